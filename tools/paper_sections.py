@@ -2,7 +2,8 @@
 
     python tools/paper_sections.py ../shared/papers
 
-A reference in code or docs names number and title; tests/test_published.py holds it against what this has written.
+A reference in code or docs names number and title; tests/research/test_published.py holds it against what this has
+written.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python tools/published_page.py
 
-Verdicts come from the reports under docs/results: those of presets, those of training, and `outcomes.json` of any other
-experiment (`fedcipher_research.published.record`). A place that none of them reaches is "not run", and remaining work.
+Verdicts come from the reports under research/results: those of presets, those of training, and `outcomes.json` of any
+other experiment (`fedcipher_research.published.record`). A place that none of them reaches is "not run", and remaining
+work.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fedcipher_research.published.tables import beside, markdown_table
 from fedcipher_research.published.verdict import RULE, Outcome, judged
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "research" / "results"
 PAGE = ROOT / "docs" / "published.md"
 
 _CIFAR = "CIFAR-10 here is a class-balanced subset of 20,000 and 5,000 images"
@@ -51,7 +52,7 @@ ELSEWHERE = {("hybrid-he", "Fig. 7"): ("Fig. 7a", "Fig. 7b")}
 
 @dataclass(frozen=True)
 class Run:
-    """One report under docs/results, and its record."""
+    """One report under research/results, and its record."""
 
     folder: str
     record: Record
@@ -64,7 +65,9 @@ class Run:
 
 def committed(path: Path) -> str:
     """The commit that brought a file: for reports made before they kept the commit of their source."""
-    git = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--abbrev=9", "--", str(path.relative_to(ROOT))]
+    # A file that has been moved was brought by what came before.
+    log = ("log", "--follow", "--diff-filter=AM", "-1", "--format=%h", "--abbrev=9", "--")
+    git = ["git", "-C", str(ROOT), *log, str(path.relative_to(ROOT))]
     return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -260,7 +263,7 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
     compared = len({(o.published.what, o.published.value) for o in outcomes if o.here is not None})
     every = len(printed(paper, place))
     verdict = counted(outcomes) + (f"; {compared} of its {every} figures" if every else "")
-    commands = "<br>".join(f"`{run.record.command}` ([report](results/{run.folder}))" for run in reached)
+    commands = "<br>".join(f"`{run.record.command}` ([report](../research/results/{run.folder}))" for run in reached)
     commits = "<br>".join(f"`{run.record.commit}`" for run in reached)
     machines = "<br>".join(sorted({run.record.machine for run in reached}))
     return [shown, what, verdict, commands, commits, machines]
@@ -312,7 +315,8 @@ def page() -> str:
     parts = [
         "# The published experiments beside ours",
         "Written by `python tools/published_page.py`; what is published comes from `fedcipher_research.published` "
-        "(`research/fedcipher_research/published/published.json`), what is ours from the reports under `docs/results`. "
+        "(`research/fedcipher_research/published/published.json`), what is ours from the reports under "
+        "`research/results`. "
         f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. "
         f"{single} of {numbers} single numbers, those in the text included, have nothing of ours beside them: each "
         "paper's part lists them. Fashion-MNIST, CIFAR-100 and FEMNIST were not at hand: nothing here was trained on "

@@ -61,7 +61,7 @@ def results() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name in RESULTS:
-        report = json.loads((ROOT / "docs" / "results" / name / "report.json").read_text())
+        report = json.loads((ROOT / "research" / "results" / name / "report.json").read_text())
         totals, bits = report["totals"], in_words(report["codec"]["bits"])
         traffic = f"{totals['upload_bytes']:,.0f} | {totals['download_bytes']:,.0f}"
         traffic += f" | {totals['evaluation_download_bytes']:,.0f}"
@@ -99,7 +99,7 @@ def hybrid() -> str:
     """The hybrid-HE runs side by side, behind the study's own."""
     rows: dict[str, list[str]] = {}
     for name in HHE:
-        report = json.loads((ROOT / "docs" / "results" / name / "report.json").read_text())
+        report = json.loads((ROOT / "research" / "results" / name / "report.json").read_text())
         t, per_round = report["totals"], report["settings"]["per_round"]
         figures = {
             "accuracy": f"{t['accuracy']:.2%}",
@@ -134,13 +134,13 @@ def digits() -> str:
         "|---|---|---|---|---|---|",
     ]
     for name in ("plain", "paillier", "bfv-lib", "ckks"):
-        t = json.loads((ROOT / "docs" / "results" / f"digits-{name}" / "report.json").read_text())["totals"]
+        t = json.loads((ROOT / "research" / "results" / f"digits-{name}" / "report.json").read_text())["totals"]
         figures = [f"{t[k] * 1e3:,.2f}" for k in ("encrypt", "aggregate", "decrypt")]
         lines.append(f"| `{name}` | {t['accuracy']:.2%} | {' | '.join(figures)} | {t['upload_bytes']:,.0f} |")
-    (tfhe,) = json.loads((ROOT / "docs" / "results" / "tfhe-100-values" / "results.json").read_text())["results"]
+    (tfhe,) = json.loads((ROOT / "research" / "results" / "tfhe-100-values" / "results.json").read_text())["results"]
     seconds = tfhe["runs"][0]["server"]["phases"]["operate"]
     lines += ["", f"`tfhe` is left out: a round of 12 updates of 100 values takes the server {seconds:.0f} s"]
-    lines[-1] += " ([report](results/tfhe-100-values)), and this model has some thousand."
+    lines[-1] += " ([report](../research/results/tfhe-100-values)), and this model has some thousand."
     return "\n".join(lines)
 
 

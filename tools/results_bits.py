@@ -1,6 +1,6 @@
 """Accuracy by bits, and bits of a whole frame: the tables of docs/bits.md (`make results-bits`).
 
-Each training is kept in ``docs/results/bits.json`` as soon as it has ended, and is not done again. Delete a row to
+Each training is kept in ``research/results/bits.json`` as soon as it has ended, and is not done again. Delete a row to
 measure it anew, or the file to measure all.
 """
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "benches"))
 from bits_tasks import REFERENCE, TASKS, Task, run
 from secagg import Cohort
 
-HELD, PAGE, README = ROOT / "docs" / "results" / "bits.json", ROOT / "docs" / "bits.md", ROOT / "README.md"
+HELD, PAGE, README = ROOT / "research" / "results" / "bits.json", ROOT / "docs" / "bits.md", ROOT / "README.md"
 VALUES, FEW = 1_200_000, 3
 FRAMES: list[tuple[str, dict[str, Any]]] = [("flashe", {}), ("bfv", {}), ("oneshot", {"members": 5})]
 LAST = 3

@@ -4,7 +4,7 @@ A run loses 1 - <m', m> / <m, m>. m is how far the model moves in the clear, by 
 how far it moves by the same batches under a scheme. Messages go through the client mod and `SecureStrategy`, in one
 process. Beside them is a clear run whose first model is off by 1e-6 of each value: so much is chaos.
 
-Each run is kept in ``docs/results/lost.json`` as soon as it has ended, and is not done again. Delete the file to
+Each run is kept in ``research/results/lost.json`` as soon as it has ended, and is not done again. Delete the file to
 measure anew.
 """
 
@@ -43,7 +43,7 @@ from lost_workloads import Model, Workload, workloads
 from numpy.typing import NDArray
 from page import written
 
-HELD, PAGE = ROOT / "docs" / "results" / "lost.json", ROOT / "docs" / "bits.md"
+HELD, PAGE = ROOT / "research" / "results" / "lost.json", ROOT / "docs" / "bits.md"
 BESIDE = "clear, begun 1e-6 away"
 SCHEMES = ("flashe", "bfv", "oneshot", "plain", "bfv-lib", "ckks", "pasta-bfv", "paillier")
 Bits = int | Literal["auto"]

@@ -7,7 +7,7 @@ data=${DATA:-../shared/data}
 study() {
 	name=$1
 	shift
-	.venv/bin/fedcipher-research bench "$name" "$@" --out "docs/results/$name"
+	.venv/bin/fedcipher-research bench "$name" "$@" --out "research/results/$name"
 }
 study fedbit-packing --runs 1
 study fedbit-round --runs 1 --data-dir "$data"

@@ -19,7 +19,7 @@ from fedcipher_research.bench import report
 from fedcipher_research.bench.presets import Preset, preset, preset_names
 from test_accelerator import a_report
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "research" / "results"
 WIDTHS = (390, 768, 1000, 1160, 1280)
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(

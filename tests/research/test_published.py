@@ -30,7 +30,7 @@ PAPERS_FOLDER = Path(os.environ.get("FEDCIPHER_PAPERS", ROOT.parent / "shared" /
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs/results").glob("*/README.md")),
+    *sorted((ROOT / "research/results").glob("*/README.md")),
 ]
 SOURCES = sorted(
     path
@@ -166,7 +166,7 @@ def test_an_experiment_s_own_outcomes_get_into_its_papers_row(tmp_path, monkeypa
     runs = list(page.recorded())
     _, _, verdict, command, source, machine = page.row("flashe", "Table 4", runs)
     assert (verdict, source, machine) == ("missed 1; 1 of its 81 figures", "`abc1234`", "a machine")
-    assert command == "`run it` ([report](results/convergence))"
+    assert command == "`run it` ([report](../research/results/convergence))"
     assert ("flashe", "Table 4") not in page.missing(runs) and ("flashe", "Fig. 9") in page.missing(runs)
 
 
@@ -425,10 +425,10 @@ def test_the_page_is_what_the_reports_make_it():
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_committed_study_is_judged_by_today_s_figures(name):
-    folder = ROOT / "docs" / "results" / name
+    folder = ROOT / "research" / "results" / name
     text = report.markdown(results.load(folder / "results.json"), preset(name), []).partition("## Pictures")[0]
     shown = (folder / "README.md").read_text().partition("## Pictures")[0]
-    assert shown == text, f"fedcipher bench report --out docs/results/{name}"
+    assert shown == text, f"fedcipher bench report --out research/results/{name}"
 
 
 def test_the_tables_of_pages_are_what_the_reports_make_them():

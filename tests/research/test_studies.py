@@ -100,9 +100,9 @@ def test_a_report_says_first_what_is_reversed_and_last_how_it_was_measured(tmp_p
     assert json.loads((tmp_path / "figures.json").read_text())["machine"] == {"cores": "2"}
 
 
-@pytest.mark.parametrize("folder", sorted(p.parent.name for p in ROOT.glob("docs/results/*/outcomes.json")))
+@pytest.mark.parametrize("folder", sorted(p.parent.name for p in ROOT.glob("research/results/*/outcomes.json")))
 def test_a_committed_study_shows_the_outcomes_that_it_has(folder):
-    path = ROOT / "docs" / "results" / folder
+    path = ROOT / "research" / "results" / folder
     rows = beside(Record.load(path / "outcomes.json").outcomes).rows
     text = (path / "README.md").read_text()
     for row in rows[1:]:
