@@ -206,7 +206,7 @@ attack: build
 # they mostly wait. A quarter of an hour.
 e2e: build
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e.py
-	$(BIN)/python benches/faults.py
+	$(BIN)/python research/benches/faults.py
 
 # Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
 e2e-apps: build
@@ -226,7 +226,7 @@ e2e-dashboard: build
 # A ServerApp on a SuperLink killed fifty times. Half an hour.
 e2e-resume: build
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
-	$(BIN)/python benches/faults.py
+	$(BIN)/python research/benches/faults.py
 
 # 200 trainings and 50 of each other long command, ended by signals at random moments. Two hours;
 # FEDCIPHER_TRAININGS and FEDCIPHER_OTHERS are the numbers.
@@ -272,8 +272,8 @@ check: $(TESTED)
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
-	$(BIN)/ruff check python research tests benches examples tools hardware
-	$(BIN)/ruff format --check python research tests benches examples tools hardware
+	$(BIN)/ruff check python research tests examples tools hardware
+	$(BIN)/ruff format --check python research tests examples tools hardware
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tools/licences.py --check
 	$(BIN)/python tools/prove.py
@@ -301,11 +301,11 @@ check-features:
 bench: build
 	cargo bench -p fedcipher-core --bench kernels --bench ntt -- --quick --noplot
 	cargo bench -p fedcipher-core --no-default-features --features ntt-fhe-math --bench ntt -- --quick --noplot
-	$(BIN)/python benches/report.py
+	$(BIN)/python research/benches/report.py
 
 bench-hhe: build
 	cargo bench -p fedcipher-core --features hhe --bench hybrid -- --quick --noplot
-	$(BIN)/python benches/hhe.py
+	$(BIN)/python research/benches/hhe.py
 
 # Before both on another kind of machine: what they wrote goes to docs/benchmarks-second.md.
 bench-second:
@@ -313,18 +313,18 @@ bench-second:
 
 # `fedcipher train` beside Flower's own FedAvg: the table of docs/training.md. A quarter of an hour.
 bench-train: build
-	DATA=$(DATA) $(BIN)/python benches/training.py
+	DATA=$(DATA) $(BIN)/python research/benches/training.py
 
 bench-offload: build
-	$(BIN)/python benches/offload.py
+	$(BIN)/python research/benches/offload.py
 
 # Secure aggregation without a shared key, Flower's SecAgg+ beside it: the table of docs/oneshot.md.
 bench-oneshot: build
-	$(BIN)/python benches/oneshot.py
+	$(BIN)/python research/benches/oneshot.py
 
 # A mask's seed of Flower's SecAgg+ searched for: the table of docs/secagg-compare.md.
 secagg-compare: build
-	$(BIN)/python benches/secagg_seed.py
+	$(BIN)/python research/benches/secagg_seed.py
 
 # Epsilon against accuracy on MNIST, and the noise beside OpenDP's: the table of docs/dp.md. A quarter of an hour.
 dp-table: build
@@ -332,16 +332,16 @@ dp-table: build
 
 # Time and memory against clients and values, and what was killed and lost: the tables of docs/scale.md. An hour.
 scale: build
-	$(BIN)/python benches/scale.py
+	$(BIN)/python research/benches/scale.py
 	$(MAKE) --no-print-directory e2e e2e-resume
 
 # How far each path is from the processor's own limits: docs/limits.md.
 limits: build
-	$(BIN)/python benches/limits.py
+	$(BIN)/python research/benches/limits.py
 
 # What the adapters of a 7 B model cost: the figures of docs/lora.md.
 bench-lora: build
-	$(BIN)/python benches/lora.py
+	$(BIN)/python research/benches/lora.py
 
 # The committed reports and the README's tables, made anew: two hours. Its parts can be made one by one; each study
 # alone is a command of its script.

@@ -19,7 +19,7 @@ from page import written
 from readme_tables import filled
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "benches"))
+sys.path.insert(0, str(ROOT / "research" / "benches"))
 from bits_tasks import REFERENCE, TASKS, Task, run
 from secagg import Cohort
 

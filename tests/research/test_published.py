@@ -36,7 +36,7 @@ SOURCES = sorted(
     path
     for folder, ending in (
         *(("python", "py"), ("research", "py"), ("crates", "rs")),
-        *(("benches", "py"), ("tools", "py"), ("examples", "py")),
+        *(("tools", "py"), ("examples", "py")),
     )
     for path in (ROOT / folder).rglob(f"*.{ending}")
     if "target" not in path.parts

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 from fedcipher import _machine
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Times(float):
@@ -89,9 +89,9 @@ def openssl_rate(cipher: str) -> float:
 def in_own_process(
     function: str, threads: int, script: str = "cases.py", *arguments: object, processor: str | None = None
 ) -> Any:
-    """Run ``benches/SCRIPT FUNCTION ARGUMENTS`` with this many native threads, as on ``processor`` if any; its JSON."""
+    """Run ``SCRIPT FUNCTION ARGUMENTS`` of this folder with this many native threads, as on ``processor``; its JSON."""
     env = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
-    command = [sys.executable, str(ROOT / "benches" / script), function, *map(str, arguments)]
+    command = [sys.executable, str(ROOT / "research" / "benches" / script), function, *map(str, arguments)]
     if processor is not None:
         command = [str(ROOT / "tools" / "without_avx512.sh"), processor, *command]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
