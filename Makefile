@@ -309,7 +309,7 @@ bench-hhe: build
 
 # Before both on another kind of machine: what they wrote goes to docs/benchmarks-second.md.
 bench-second:
-	$(BIN)/python tools/second_machine.py
+	$(BIN)/python research/tools/second_machine.py
 
 # `fedcipher train` beside Flower's own FedAvg: the table of docs/training.md. A quarter of an hour.
 bench-train: build
@@ -328,7 +328,7 @@ secagg-compare: build
 
 # Epsilon against accuracy on MNIST, and the noise beside OpenDP's: the table of docs/dp.md. A quarter of an hour.
 dp-table: build
-	DATA=$(DATA) $(BIN)/python tools/dp_table.py
+	DATA=$(DATA) $(BIN)/python research/tools/dp_table.py
 
 # Time and memory against clients and values, and what was killed and lost: the tables of docs/scale.md. An hour.
 scale: build
@@ -347,37 +347,37 @@ bench-lora: build
 # alone is a command of its script.
 results: results-examples results-hhe results-study results-published results-train results-bits \
 	results-lost
-	$(BIN)/python tools/readme_tables.py
-	$(BIN)/python tools/published_page.py
+	$(BIN)/python research/tools/readme_tables.py
+	$(BIN)/python research/tools/published_page.py
 
 results-examples: build
-	DATA=$(DATA) tools/results.sh
+	DATA=$(DATA) research/tools/results.sh
 
 results-hhe: build
-	DATA=$(DATA) tools/results_hhe.sh
+	DATA=$(DATA) research/tools/results_hhe.sh
 
 results-study: build tfhe
-	tools/results_study.sh
+	research/tools/results_study.sh
 
 results-published: build concrete
-	DATA=$(DATA) tools/results_published.sh
+	DATA=$(DATA) research/tools/results_published.sh
 
 # Accuracy by bits, and what a value costs on the wire: docs/bits.md. Goes on where it was stopped; two hours.
 results-bits: build
-	$(BIN)/python tools/results_bits.py --data $(DATA)
+	$(BIN)/python research/tools/results_bits.py --data $(DATA)
 
 # What training loses by coding, PyTorch's and JAX's: docs/bits.md. Goes on where it was stopped; half an hour, and the
 # gigabytes of PyTorch.
 results-lost: build
 	$(INSTALL) torch
-	$(BIN)/python tools/results_lost.py --data $(DATA)
+	$(BIN)/python research/tools/results_lost.py --data $(DATA)
 
 results-train: build
-	DATA=$(DATA) tools/results_train.sh
+	DATA=$(DATA) research/tools/results_train.sh
 
 # docs/published.md anew from the reports that are there; nothing is measured.
 published: build
-	$(BIN)/python tools/published_page.py
+	$(BIN)/python research/tools/published_page.py
 
 # FedBit's accelerator (docs/accelerator.md): free tools of PyPI, in an environment of the project's.
 FC := target/hardware

@@ -44,7 +44,7 @@ SOURCES = sorted(
 
 
 def tool(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "research" / "tools" / f"{name}.py")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -441,4 +441,4 @@ def test_the_tables_of_pages_are_what_the_reports_make_them():
     ):
         text = (ROOT / page).read_text()
         assert f"<!-- {marker} -->" in text
-        assert made.filled(text, marker, content) == text, "python tools/readme_tables.py"
+        assert made.filled(text, marker, content) == text, "python research/tools/readme_tables.py"

@@ -1,8 +1,9 @@
 """What the five papers print that Fedcipher stands beside: the one source of published figures.
 
 `published.json` is their extract as data: tables, figures, claims, set-ups, limits, and where a paper contradicts
-itself. `sections.json` has their headings and which section speaks of which table (`tools/paper_sections.py`). A preset
-or a page that lays a published figure beside a measured one takes it from here, so that it names its place.
+itself. `sections.json` has their headings and which section speaks of which table
+(`research/tools/paper_sections.py`). A preset or a page that lays a published figure beside a measured one takes it
+from here, so that it names its place.
 """
 
 from __future__ import annotations

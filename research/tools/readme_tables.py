@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedcipher_research.published import cell, doubt, doubts
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ["mnist-plain", "mnist-flashe", "mnist-bfv", "mnist-flashe-top10"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 PARTS = {"FLASHE and BFV": "benchmarks.md", "Hybrid HE": "benchmarks-hhe.md"}
 HEAD = """# Benchmarks on a second machine
 

@@ -1,6 +1,6 @@
 """Writes docs/published.md: a row for every table and figure of the five papers, from what has been run.
 
-    python tools/published_page.py
+    python research/tools/published_page.py
 
 Verdicts come from the reports under research/results: those of presets, those of training, and `outcomes.json` of any
 other experiment (`fedcipher_research.published.record`). A place that none of them reaches is "not run", and remaining
@@ -26,7 +26,7 @@ from fedcipher_research.published.record import Record
 from fedcipher_research.published.tables import beside, markdown_table
 from fedcipher_research.published.verdict import RULE, Outcome, judged
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "research" / "results"
 PAGE = ROOT / "docs" / "published.md"
 
@@ -314,7 +314,8 @@ def page() -> str:
     ]
     parts = [
         "# The published experiments beside ours",
-        "Written by `python tools/published_page.py`; what is published comes from `fedcipher_research.published` "
+        "Written by `python research/tools/published_page.py`; what is published comes from "
+        "`fedcipher_research.published` "
         "(`research/fedcipher_research/published/published.json`), what is ours from the reports under "
         "`research/results`. "
         f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. "

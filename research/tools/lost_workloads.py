@@ -1,4 +1,4 @@
-"""What `tools/results_lost.py` trains: Flower's quickstart-pytorch, and the LoRA example with a schedule.
+"""What `research/tools/results_lost.py` trains: Flower's quickstart-pytorch, and the LoRA example with a schedule.
 
 All batches follow from seed, round and client, so that two runs differ by their models alone.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Model", "Workload", "workloads"]
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 Model = dict[str, NDArray[np.float32]]
 
 

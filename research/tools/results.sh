@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes every report under research/results; each report.json holds the command that made it.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 . .venv/bin/activate
 data=${DATA:-../shared/data}
 mnist=(--dataset mnist --data-dir "$data/mnist")

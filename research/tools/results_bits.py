@@ -15,12 +15,12 @@ from typing import Any
 
 import fedcipher
 import numpy as np
-from page import written
 from readme_tables import filled
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "research" / "benches"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "research" / "benches"), str(ROOT / "tools")]
 from bits_tasks import REFERENCE, TASKS, Task, run
+from page import written
 from secagg import Cohort
 
 HELD, PAGE, README = ROOT / "research" / "results" / "bits.json", ROOT / "docs" / "bits.md", ROOT / "README.md"

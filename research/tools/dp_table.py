@@ -21,7 +21,7 @@ from fedcipher.dp import Privacy, grid
 from numpy.typing import NDArray
 from readme_tables import filled
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "dp.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "dp.md"
 ROUNDS, DELTA, CLIP, BITS = 20, 1e-5, 1.0, 12
 STEPS, BATCH, RATE = 10, 20, 0.5
 CASES = [

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The committed reports of the resource study: half an hour on two cores, with nothing else running.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 fedcipher=.venv/bin/fedcipher-research
 # As the resource study's machines: needs root, or control groups of one's own.
 held=(--cpus 2 --memory 2GiB)

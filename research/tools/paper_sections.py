@@ -1,6 +1,6 @@
 """Reads the sections of the five papers from their texts into the package: numbers, titles, and who has which table.
 
-    python tools/paper_sections.py ../shared/papers
+    python research/tools/paper_sections.py ../shared/papers
 
 A reference in code or docs names number and title; tests/research/test_published.py holds it against what this has
 written.
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "research" / "fedcipher_research" / "published"
 SMALL = {"a", "an", "and", "at", "for", "from", "in", "of", "on", "or", "the", "to", "with"}
 

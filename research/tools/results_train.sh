@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # FedBit's and FLASHE's training, of fewer rounds than theirs: half an hour on two cores.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 . .venv/bin/activate
 data=${DATA:-../shared/data}
 fedbit=(--scheme bfv --set preset=fedbit-paper --clients 10 --per-round 5 --optimiser adam)

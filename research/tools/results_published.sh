@@ -2,7 +2,7 @@
 # The studies of published experiments that no preset is: half an hour on two cores. flashe-wan and fednic make
 # network namespaces, which takes root.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 data=${DATA:-../shared/data}
 study() {
 	name=$1

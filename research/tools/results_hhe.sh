@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the hybrid-HE reports under research/results; each report.json holds the command that made it.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 . .venv/bin/activate
 mnist=(--dataset mnist --data-dir "${DATA:-../shared/data}/mnist" --epochs 10)
 fedcipher train --scheme pasta-bfv "${mnist[@]}" --bits 14 --target delta --out research/results/hhe-pasta-delta
