@@ -163,6 +163,11 @@ def test_attack_18_of_a_baseline(thief, caplog):
     of_attacks_identity.test_attack_18_who_sends_anothers_number_first_is_not_that_client(thief, caplog)
 
 
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 0, 0), (3, 4, 0)], ids=str)
+def test_attack_18_one_key_file_of_a_baseline_on_three_nodes(thief, numbers):
+    of_attacks_identity.test_attack_18_one_key_file_on_three_nodes_fills_no_sum_of_three(thief, numbers)
+
+
 def test_attack_18_a_refused_frame_of_a_baseline(thief):
     of_attacks_identity.test_attack_18_a_frame_that_is_refused_binds_and_frees_nobody(thief)
 
