@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Downloads and unpacks side by side. Behind a mirror of PyPI: UV_DEFAULT_INDEX.
 INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python
+# Beside the Fedcipher that has just been installed, which it is measured and compared with.
+RESEARCH = $(INSTALL) --no-deps --editable research
 DATA ?= ../shared/data
 export FLWR_TELEMETRY_ENABLED := 0
 # Where it is set, every process of a test or of Ray compiles Flower, Ray and JAX anew: 15 s each.
@@ -48,10 +50,12 @@ $(BIN)/maturin: | $(BIN)/uv
 # To develop: every extra, and the native module with every feature.
 $(VENV)/.built: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	. $(BIN)/activate && maturin develop --release --quiet --uv --features engine-client,hhe
+	$(RESEARCH)
 	touch $@
 
-$(VENV)/.packages: pyproject.toml | $(BIN)/uv
+$(VENV)/.packages: pyproject.toml research/pyproject.toml | $(BIN)/uv
 	$(INSTALL) -r pyproject.toml --extra flower --extra demo --extra bench --extra dp --extra dashboard --extra dev
+	$(INSTALL) -r research/pyproject.toml
 	touch $@
 
 # To test, where nothing has been built to develop: native module and programs of the crates that `cargo test` has
@@ -62,6 +66,7 @@ $(VENV)/.built-to-test: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
 	install target/debug/fedcipher-engine target/debug/fedcipher-authority $(BIN)
 	rm -f $(VENV)/.engine
 	. $(BIN)/activate && maturin develop --quiet --uv --features whole
+	$(RESEARCH)
 	touch $@
 
 WHOLE := fedcipher-python/whole,fedcipher-engine/accelerator
@@ -153,7 +158,7 @@ target/concrete/.installed: | $(BIN)/maturin
 
 test-tfhe: tfhe $(TESTED) ## test: lint and test the TFHE baseline
 	CARGO_TARGET_DIR=target/tfhe cargo clippy --quiet --release --manifest-path $(TFHE)/Cargo.toml -- -D warnings
-	$(BIN)/python -m pytest tests/test_baselines.py -k tfhe
+	$(BIN)/python -m pytest tests/research/test_baselines.py -k tfhe
 
 # Wheels of CPython's stable ABI, from 3.10 on: Linux with glibc from 2.17 and with musl, on two processors. This
 # machine's goes into dist/, the others into dist/cross/. macOS and Windows have machines of their own
@@ -211,7 +216,7 @@ test-python: $(TESTED) ## test: run the Python tests, four files at a time
 test-long: $(TESTED) ## test: run the tests that take half a minute or more each
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
 	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
-		tests/test_deployment.py tests/test_baselines.py tests/test_scale.py tests/test_apps.py \
+		tests/test_deployment.py tests/research tests/test_scale.py tests/test_apps.py \
 		tests/test_hybrid.py tests/test_flower_models.py tests/test_engine.py tests/test_flower.py \
 		tests/test_data_and_models.py tests/test_weights.py
 
@@ -222,13 +227,13 @@ attack: build ## campaign: attack decryptors, memories of sets and clients at ra
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks --test sets
 	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest -n auto --dist worksteal -k randomised \
 		tests/test_attacks_two_worlds.py tests/test_attacks_sets.py tests/test_attacks_flower.py tests/test_attacks_oneshot.py \
-		tests/test_attacks_baselines.py
+		tests/research/test_attacks_baselines.py
 
 # A cluster with engines under each scheme, and every kind of process killed in mid-run: two clusters at a time, since
 # they mostly wait. A quarter of an hour.
 e2e: build ## campaign: run clusters with engines and kill every kind of process
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e.py
-	$(BIN)/python benches/faults.py
+	$(BIN)/python research/benches/faults.py
 
 # Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
 e2e-apps: build ## campaign: run Flower's example apps in the clear and encrypted, and compare the models
@@ -248,7 +253,7 @@ e2e-dashboard: build ## campaign: open a run's page in Chromium
 # A ServerApp on a SuperLink killed fifty times. Half an hour.
 e2e-resume: build ## campaign: kill a ServerApp fifty times; takes half an hour
 	$(BIN)/python -m pytest -s tests/e2e_resume.py
-	$(BIN)/python benches/faults.py
+	$(BIN)/python research/benches/faults.py
 
 # 200 trainings and 50 of each other long command, ended by signals at random moments. Two hours;
 # FEDCIPHER_TRAININGS and FEDCIPHER_OTHERS are the numbers.
@@ -294,8 +299,8 @@ check: $(TESTED) ## start: run formatters, linters, types, spelling, the list of
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(TFHE)/Cargo.toml --check
 	cargo clippy --workspace --all-targets --quiet --features $(WHOLE) -- -D warnings
-	$(BIN)/ruff check python tests benches examples tools hardware
-	$(BIN)/ruff format --check python tests benches examples tools hardware
+	$(BIN)/ruff check python research tests examples tools hardware
+	$(BIN)/ruff format --check python research tests examples tools hardware
 	$(BIN)/typos
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tools/licences.py --check
@@ -340,82 +345,82 @@ advisories: target/tools/bin/cargo-deny ## test: look the Rust dependencies up i
 bench: build ## measure: run the benchmarks of FLASHE and BFV
 	cargo bench -p fedcipher-core --bench kernels --bench ntt -- --quick --noplot
 	cargo bench -p fedcipher-core --no-default-features --features ntt-fhe-math --bench ntt -- --quick --noplot
-	$(BIN)/python benches/report.py
+	$(BIN)/python research/benches/report.py
 
 bench-hhe: build ## measure: run the benchmarks of hybrid HE
 	cargo bench -p fedcipher-core --features hhe --bench hybrid -- --quick --noplot
-	$(BIN)/python benches/hhe.py
+	$(BIN)/python research/benches/hhe.py
 
 # Before both on another kind of machine: what they wrote goes to docs/benchmarks-second.md.
 bench-second: ## measure: run `bench` and `bench-hhe` of another machine into their own page
-	$(BIN)/python tools/second_machine.py
+	$(BIN)/python research/tools/second_machine.py
 
 # `fedcipher train` beside Flower's own FedAvg: the table of docs/training.md. A quarter of an hour.
 bench-train: build ## measure: time `fedcipher train` beside Flower's own FedAvg
-	DATA=$(DATA) $(BIN)/python benches/training.py
+	DATA=$(DATA) $(BIN)/python research/benches/training.py
 
 bench-offload: build ## measure: time the offload engine
-	$(BIN)/python benches/offload.py
+	$(BIN)/python research/benches/offload.py
 
 # Secure aggregation without a shared key, Flower's SecAgg+ beside it: the table of docs/oneshot.md.
 bench-oneshot: build ## measure: time oneshot beside Flower's SecAgg+
-	$(BIN)/python benches/oneshot.py
+	$(BIN)/python research/benches/oneshot.py
 
 # A mask's seed of Flower's SecAgg+ searched for: the table of docs/secagg-compare.md.
 secagg-compare: build ## measure: search for a mask's seed of Flower's SecAgg+
-	$(BIN)/python benches/secagg_seed.py
+	$(BIN)/python research/benches/secagg_seed.py
 
 # Epsilon against accuracy on MNIST, and the noise beside OpenDP's: the table of docs/dp.md. A quarter of an hour.
 dp-table: build ## measure: measure accuracy by epsilon on MNIST
-	DATA=$(DATA) $(BIN)/python tools/dp_table.py
+	DATA=$(DATA) $(BIN)/python research/tools/dp_table.py
 
 # Time and memory against clients and values, and what was killed and lost: the tables of docs/scale.md. An hour.
 scale: build ## measure: measure time and memory by clients and values; takes an hour
-	$(BIN)/python benches/scale.py
+	$(BIN)/python research/benches/scale.py
 	$(MAKE) --no-print-directory e2e e2e-resume
 
 # How far each path is from the processor's own limits: docs/limits.md.
 limits: build ## measure: measure how far each path is from the processor's limits
-	$(BIN)/python benches/limits.py
+	$(BIN)/python research/benches/limits.py
 
 # What the adapters of a 7 B model cost: the figures of docs/lora.md.
 bench-lora: build ## measure: measure what the adapters of a 7 B model cost
-	$(BIN)/python benches/lora.py
+	$(BIN)/python research/benches/lora.py
 
 # The committed reports and the README's tables, made anew: two hours. Its parts can be made one by one; each study
 # alone is a command of its script.
 results: results-examples results-hhe results-study results-published results-train results-bits results-lost ## measure: make all committed reports and tables again; takes two hours
-	$(BIN)/python tools/readme_tables.py
-	$(BIN)/python tools/published_page.py
+	$(BIN)/python research/tools/readme_tables.py
+	$(BIN)/python research/tools/published_page.py
 
 results-examples: build ## measure: make the reports of the README's examples
-	DATA=$(DATA) tools/results.sh
+	DATA=$(DATA) research/tools/results.sh
 
 results-hhe: build ## measure: make the reports of hybrid HE
-	DATA=$(DATA) tools/results_hhe.sh
+	DATA=$(DATA) research/tools/results_hhe.sh
 
 results-study: build tfhe ## measure: make the reports of docs/study.md
-	tools/results_study.sh
+	research/tools/results_study.sh
 
 results-published: build concrete ## measure: make the reports of the published experiments
-	DATA=$(DATA) tools/results_published.sh
+	DATA=$(DATA) research/tools/results_published.sh
 
 # Accuracy by bits, and what a value costs on the wire: docs/bits.md. Goes on where it was stopped; two hours.
 results-bits: build ## measure: measure accuracy and bytes by bits; takes two hours
-	$(BIN)/python tools/results_bits.py --data $(DATA)
+	$(BIN)/python research/tools/results_bits.py --data $(DATA)
 
 # What training loses by coding, PyTorch's and JAX's: docs/bits.md. Goes on where it was stopped; half an hour, and the
 # gigabytes of PyTorch.
 results-lost: build ## measure: measure what training loses by coding
 	$(INSTALL) torch
-	$(BIN)/python tools/results_lost.py --data $(DATA)
+	$(BIN)/python research/tools/results_lost.py --data $(DATA)
 
 results-train: build ## measure: make the reports of training
-	DATA=$(DATA) tools/results_train.sh
+	DATA=$(DATA) research/tools/results_train.sh
 
 # docs/published.md anew from the reports that are there; nothing is measured.
 published: build ## measure: write docs/published.md from the reports that exist
-	$(BIN)/python tools/published_page.py
+	$(BIN)/python research/tools/published_page.py
 
 # FedBit's accelerator (docs/accelerator.md): free tools of PyPI, in an environment of the project's.
 FC := target/hardware

@@ -1,4 +1,4 @@
-"""What campaigns that hurt real processes have counted, for `benches/faults.py`."""
+"""What campaigns that hurt real processes have counted, for `research/benches/faults.py`."""
 
 import datetime
 import json

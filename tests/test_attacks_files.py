@@ -990,16 +990,3 @@ def test_attack_30_a_link_leads_through_no_folder_of_others(tmp_path):
     open_.chmod(0o777)
     with pytest.raises(errors.KeyFormatError, match=re.escape(str(open_))):
         keys.load_client(tmp_path / "first")
-
-
-def test_attack_30_a_librarys_process_gets_no_secrets_of_the_environment(monkeypatch):
-    pytest.importorskip("tenseal")
-    monkeypatch.setenv("SUPER_SECRET_TOKEN", "hunter2")
-    scheme = fedcipher.scheme("bfv-lib", clients=2, codec=fedcipher.Codec(bits=12, clip=2.0))
-    made = scheme.keygen(2)
-    sums = scheme.aggregator(made.server())
-    sums.add(scheme.encryptor(made.client(0)).encrypt([np.zeros(3, np.float32)], round=1))
-    from fedcipher.schemes.apart import running
-
-    found = [Path(f"/proc/{pid}/environ").read_bytes() for pid in running()]
-    assert found and not any(b"hunter2" in content for content in found)

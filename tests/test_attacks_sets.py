@@ -32,7 +32,6 @@ CODEC = Codec(bits=8, clip=1.0, target="weights")
 MORE = {
     "flashe": {},
     "bfv": {"preset": "fast"},
-    "paillier": {},
     "oneshot": {"preset": "fast", "members": 3, "threshold": 2, "corrupt_clients": 0, "corrupt_members": 0},
 }
 
@@ -41,7 +40,7 @@ class World:
     """Clients that send an update of their own every round, and a server that sums whichever it likes."""
 
     def __init__(self, name):
-        self.scheme = fedcipher.scheme(name, clients=CLIENTS, min_contributions=3, codec=CODEC, **MORE[name])
+        self.scheme = fedcipher.scheme(name, clients=CLIENTS, min_contributions=3, codec=CODEC, **MORE.get(name, {}))
         self.issued = self.scheme.keygen(CLIENTS)
         self.encryptors = [self.scheme.encryptor(self.issued.client(k)) for k in range(CLIENTS)]
         self.frames = {}

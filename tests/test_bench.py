@@ -20,15 +20,14 @@ import numpy as np
 import psutil
 import pytest
 from fedcipher import cli, errors
-from fedcipher.bench import Profile, client, profile_resources, report, server
+from fedcipher.bench import Profile, client, profile_resources, results, server
 from fedcipher.bench.advise import Federation, Prediction, advise, check
 from fedcipher.bench.calibrate import TERMS, Point, calibrated, line, sizes
 from fedcipher.bench.case import Case, CaseResult, Run
 from fedcipher.bench.link import Connection, Link
-from fedcipher.bench.presets import Preset, preset, preset_names
 from fedcipher.bench.sampler import Sample
 from fedcipher.bench.statistics import FIGURES, averaged, summarise
-from fedcipher.bench.study import Study, run_study
+from fedcipher.bench.study import run_study
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_tools import SIGNATURE_LEN
@@ -36,18 +35,14 @@ from wire_tools import SIGNATURE_LEN
 SMALL = [
     Case("flashe", "flashe", 500, 3, sums=2),
     Case("bfv", "bfv", 500, 3),
-    Case("paillier", "paillier", 50, 2),
-    Case("ckks", "ckks", 50, 2),
+    Case("plain", "plain", 50, 2),
+    Case("oneshot", "oneshot", 50, 3),
 ]
 
 
 @pytest.fixture(scope="module")
 def study():
     return run_study("round", SMALL, runs=2, link=Link(), command="fedcipher bench round")
-
-
-def plain_preset():
-    return Preset("round", "a test", "", [], SMALL)
 
 
 def started(*arguments, command="bench", **options):
@@ -108,31 +103,29 @@ def test_every_case_is_measured_on_both_sides(study):
 
 
 def test_results_survive_a_file(study, tmp_path):
-    assert report.write_results(study, tmp_path) == tmp_path
-    again = report.load(tmp_path / "results.json")
+    assert results.write_results(study, tmp_path) == tmp_path
+    again = results.load(tmp_path / "results.json")
     assert again.to_dict() == study.to_dict()
     for damage in ("", "{}", "[]", '{"results": 3}', '{"link": {"x": 1}, "results": []}'):
         (tmp_path / "results.json").write_text(damage)
         with pytest.raises(errors.ReportError):
-            report.load(tmp_path / "results.json")
+            results.load(tmp_path / "results.json")
 
 
-def test_the_report_is_complete_and_needs_nothing_else(study, tmp_path):
-    report.write(study, plain_preset(), tmp_path)
-    names = {p.name for p in tmp_path.iterdir()}
-    pictures = {"phases", "bytes", "memory-client", "memory-server", "cpu-client", "cpu-server"}
-    assert names == {"results.json", "results.csv", "README.md", "report.html", *(f"{p}.png" for p in pictures)}
+def test_both_files_of_a_round_are_whole(study, tmp_path):
+    results.write(study, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "results.csv"}
     rows = list(csv.DictReader((tmp_path / "results.csv").open()))
     assert len(rows) == len(SMALL) * len(FIGURES)
     for row in rows:
         assert float(row["min"]) <= float(row["avg"]) <= float(row["max"])
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == len(pictures)
-    outside = re.findall(r"""(?:src|href)\s*=\s*["'](?!#)[^"']+|@import|url\((?!#)""", page)
-    assert not outside, outside
-    text = (tmp_path / "README.md").read_text()
-    for case in SMALL:
-        assert f"| {case.label} |" in text and case.label in page
+
+
+@pytest.mark.parametrize("name", ["phe-vs-fhe", "fednic", "report", "rounds"])
+def test_a_measurement_of_research_is_said_to_be_there(name, capsys):
+    assert cli.main(["bench", name]) == 2
+    said = capsys.readouterr().err
+    assert "pip install -e research" in said and "fedcipher-research bench" in said and said.count("\n") == 1
 
 
 def test_runs_of_different_length_are_averaged_at_twenty_points():
@@ -254,85 +247,7 @@ def test_what_is_no_profile_is_not_taken_for_one(payload):
             client._profile(Connection(right))
 
 
-# --- presets and advice ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_every_comparison_of_a_preset_has_its_cases(name):
-    chosen = preset(name)
-    profile = Profile([Sample(0, 0, 1, 0, 0, 0, 0), Sample(1, 1, 1, 9, 9, 0, 0)], {}, 1.0)
-    phases = {"encrypt": 1.0, "operate": 1.0, "decrypt": 1.0}
-    profile.phases.update(phases)
-    results = [CaseResult(case, [Run(profile, profile, 1.0, 10, 10, 10)]) for case in chosen.cases]
-    full = Study(name, "", Link(), "", 1, {}, "", results)
-    assert len({case.label for case in chosen.cases}) == len(chosen.cases)
-    assert all(outcome.here is not None and outcome.verdict for outcome in chosen.outcomes(full))
-    empty = Study(name, "", Link(), "", 1, {}, "", [])
-    assert all(outcome.here is None and not outcome.verdict for outcome in chosen.outcomes(empty))
-    with pytest.raises(errors.ParameterError):
-        preset("fastest")
-
-
-def test_a_report_says_first_what_is_reversed_and_why_something_is_not_comparable():
-    # Paillier is slow to encrypt and quick to add: the study has BFV ahead in both.
-    fast, slow = (
-        Profile([], {"encrypt": 1e-6, "operate": 1e-6}, 1.0),
-        Profile([], {"encrypt": 9.0, "operate": 9.0}, 1.0),
-    )
-    cases = {case.label: case for case in preset("phe-vs-fhe").cases}
-    measured = {"Paillier 2048": Run(slow, fast, 1.0, 1, 1, 1), "BFV (SEAL)": Run(fast, slow, 1.0, 1, 1, 1)}
-    results = [CaseResult(cases[label], [run]) for label, run in measured.items()]
-    text = report.markdown(Study("phe-vs-fhe", "", Link(), "", 1, {}, "", results), preset("phe-vs-fhe"), [])
-    said = text.index("**Reversed here: BFV (SEAL) over Paillier 2048: operation faster: 3.4 x printed")
-    assert said < text.index("| figure | printed in |") and text.count("Reversed here") == 1
-    tfhe = CaseResult(Case("TFHE", "tfhe", 1, 32, sums=16), [Run(fast, slow, 1.0, 1, 1, 1)])
-    text = report.markdown(Study("fhe", "", Link(), "", 1, {}, "", [tfhe]), preset("fhe"), [])
-    assert "| 13.96 s | 9 s | 0.6447x | not comparable (1) [8] |" in text
-    assert "* (1) the slides use Concrete" in text and "* [8] the resource study: Operation time per addition" in text
-
-
-def test_fedbits_baselines_are_scaled_to_its_models_and_its_savings_are_means_over_them():
-    chosen = preset("fedbit-table1")
-    # Seconds and bytes of an update: of FedBit's BFV, and of the three that stand for its baselines.
-    known = {"BFV fedbit-paper": (1.0, 100), "CKKS": (8.0, 400), "BFV (SEAL)": (4.0, 200), "Paillier": (80.0, 50)}
-    results = [
-        CaseResult(
-            case,
-            [
-                Run(Profile([], {"encrypt": took * case.clients}, 1.0), Profile([], {}, 1.0), 1.0, size, size, 1)
-                for name, (took, size) in known.items()
-                if case.label.startswith(name)
-            ],
-        )
-        for case in chosen.cases
-    ]
-    found = {
-        (outcome.what, outcome.published.place): outcome
-        for outcome in chosen.outcomes(Study("fedbit-table1", "", Link(), "", 1, {}, "", results))
-    }
-
-    def here(what, place="Table I"):
-        return found[what, place].here
-
-    models = 11_173_962 / 61_706
-    scaled = "Paillier packed, LeNet-5, scaled to ResNet-18"
-    assert here(f"{scaled}: bytes up and down, beside BatchCrypt (IID)") == pytest.approx(100e-6 * models)
-    assert here(f"{scaled}: encryption, beside BatchCrypt", "Fig. 6") == pytest.approx(80 * models)
-    for place in ("Fig. 6", "section VI-C"):
-        assert here("BFV fedbit-paper, LeNet-5: encryption faster than Paillier packed, LeNet-5", place) == 80
-    # 75, 50 and -100 percent less: more bytes than what stands for BatchCrypt.
-    small = found[
-        "BFV fedbit-paper, LeNet-5: bytes less than what stands for the baselines, mean of three",
-        "section VI-B",
-    ]
-    assert small.here == pytest.approx(25 / 3) and not small.reversed
-    large = here(
-        "BFV fedbit-paper, ResNet-18: bytes less than what stands for the baselines, mean of three",
-        "section VI-B",
-    )
-    assert large == pytest.approx((75 + 50 + 100 * (1 - 2 / models)) / 3)
-    # Each layer of LeNet-5 begun anew is what fits its 2.7 MB.
-    assert any("11 ciphertexts and 2.88 MB" in text and "2.10 MB (2.00 MiB)" in text for text in chosen.differs)
+# --- advice --------------------------------------------------------------------------------------
 
 
 def test_a_bench_that_measures_nothing_leaves_the_report_that_is_there(tmp_path, capsys):
@@ -366,8 +281,8 @@ def test_advice_for_a_threat():
     (few,) = advise(Federation(1000, 2, link, 2, 2, "collusion"), ["oneshot"])
     assert "min_contributions" in few.why()
     quantum = Federation(1000, 2, Link(1e6, 0.01), 2, 2, "quantum")
-    found = advise(quantum, ["plain", "paillier", "flashe", "bfv"], seconds=300)
-    assert [p.scheme for p in found if p.excluded] == ["plain", "paillier"]
+    found = advise(quantum, ["plain", "flashe", "bfv"], seconds=300)
+    assert [p.scheme for p in found if p.excluded] == ["plain"]
     first = found[0]
     # Which of the two is first is a matter of milliseconds here.
     assert first.scheme in ("flashe", "bfv") and not first.extrapolated and "the link" in first.why()
@@ -395,7 +310,7 @@ def test_predictions_follow_lines_and_steps():
 
 
 @pytest.mark.parametrize("values", [1, 16, 100, 8192, 8193, 20_000, 10**8])
-@pytest.mark.parametrize(("name", "grain"), [("flashe", 1), ("bfv", 1), ("pasta-bfv", 8192), ("bfv-lib", 4096)])
+@pytest.mark.parametrize(("name", "grain"), [("flashe", 1), ("bfv", 1), ("pasta-bfv", 8192)])
 def test_no_calibration_measures_a_part_of_a_ciphertext(name, grain, values):
     """64 values of `pasta-bfv` cost what 8,192 do: continued as a line they once foretold 143,000 s."""
     assert Case(name, name, 100, 4).made().grain == grain
@@ -425,10 +340,6 @@ def test_a_calibration_ends_with_its_time_and_says_what_it_has_seen():
     assert "8,192 values take longer" in found[0].why() and "--seconds" in found[0].why()
     assert steps[0] == (0, "pasta-bfv") and steps[-1] == (1, "done")
     assert "18 bits but the modulus has 16" in advise(federation, ["pasta-bfv"], seconds=0.2)[0].why()
-    paillier = advise(federation, ["paillier"], seconds=20)[0]
-    # A million values under Paillier are minutes: the estimate goes beyond what was measured, and says so.
-    assert paillier.extrapolated and paillier.largest < 1_000_000
-    assert "times the values and " in paillier.basis()
     exact = advise(Federation(100, 3, Link(), 2, 2), ["flashe"])[0]
     assert not exact.extrapolated and exact.basis().endswith("100 values, 3 clients; as asked for")
 
@@ -448,7 +359,7 @@ def test_a_killed_server_leaves_what_was_measured(tmp_path):
     with started("serve", "--listen", "127.0.0.1:0") as server:
         address = server.stdout.readline().split()[-1]
         out = tmp_path / "out"
-        asked = ("--schemes", "flashe,paillier", "--values", "3000", "--runs", "400", "--server", address)
+        asked = ("--schemes", "flashe,bfv", "--values", "3000", "--runs", "400", "--server", address)
         with started("round", *asked, "--out", str(out)) as bench:
             until(lambda: runs_in(out) >= 2)
             children = psutil.Process(bench.pid).children(recursive=True)
@@ -456,9 +367,9 @@ def test_a_killed_server_leaves_what_was_measured(tmp_path):
             said, _ = bench.communicate(timeout=120)
     assert bench.returncode == 1, said
     assert "went away" in said or "closed the connection" in said or "fedcipher bench serve" in said, said
-    kept = report.load(out / "results.json")
+    kept = results.load(out / "results.json")
     assert len(kept.results[0].runs) >= 2 and all(r.failure for r in kept.results)
-    assert (out / "report.html").exists() and gone(children)
+    assert (out / "results.csv").exists() and gone(children)
 
 
 def test_a_refused_connection_says_what_to_start(tmp_path, capsys):
@@ -475,7 +386,7 @@ def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path, capsys):
 
 
 def test_a_disk_that_fills_up_loses_no_run(tmp_path, capsys, monkeypatch):
-    put, calls = report._put, []
+    put, calls = results.put, []
 
     def full(path, content):
         calls.append(path)
@@ -483,15 +394,15 @@ def test_a_disk_that_fills_up_loses_no_run(tmp_path, capsys, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         put(path, content)
 
-    monkeypatch.setattr(report, "_put", full)
+    monkeypatch.setattr(results, "put", full)
     arguments = ("--schemes", "flashe", "--values", "10", "--runs", "5", "--out", str(tmp_path))
     assert cli.main(["bench", "round", *arguments]) == 2
     said = capsys.readouterr().err.replace("\n", " ")
     kept = re.search(r"in (\S*results\.json)", said)
     assert kept, said
-    assert len(report.load(Path(kept[1])).results[0].runs) == 3
+    assert len(results.load(Path(kept[1])).results[0].runs) == 3
     # What was on the disk before it filled up is whole.
-    assert len(report.load(tmp_path / "results.json").results[0].runs) == 2
+    assert len(results.load(tmp_path / "results.json").results[0].runs) == 2
 
 
 def test_ctrl_c_keeps_what_was_measured_and_ends_every_process(tmp_path):
@@ -503,9 +414,9 @@ def test_ctrl_c_keeps_what_was_measured_and_ends_every_process(tmp_path):
         bench.send_signal(signal.SIGINT)
         said, _ = bench.communicate(timeout=240)
     assert bench.returncode == 130, said
-    kept = report.load(tmp_path / "results.json")
+    kept = results.load(tmp_path / "results.json")
     assert kept.interrupted and len(kept.results[0].runs) >= 2
-    assert "interrupted" in said and (tmp_path / "report.html").exists() and gone(children)
+    assert "interrupted" in said and (tmp_path / "results.csv").exists() and gone(children)
 
 
 def test_nothing_outlives_a_killed_study(tmp_path):
@@ -514,7 +425,7 @@ def test_nothing_outlives_a_killed_study(tmp_path):
         children = psutil.Process(bench.pid).children(recursive=True)
         bench.kill()
     assert children and gone(children)
-    assert report.load(tmp_path / "results.json").results[0].runs
+    assert results.load(tmp_path / "results.json").results[0].runs
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

@@ -107,13 +107,6 @@ def test_a_report_that_has_no_place_to_go_is_refused_before_anything_runs(capsys
     assert "with --out" in refused(capsys, *command, "--out", tmp_path / place)
 
 
-def test_results_that_are_not_there(capsys, tmp_path):
-    assert "check the path" in refused(capsys, "bench", "report", "--out", tmp_path)
-    for content in ("[]", "{}", "3", "no JSON"):
-        (tmp_path / "results.json").write_text(content)
-        assert "run the study again" in refused(capsys, "bench", "report", "--out", tmp_path)
-
-
 def test_files_that_may_not_be_read(capsys, open_path):
     made = fedcipher.scheme("flashe", clients=2)
     folder = keys.save(made.keygen(2), made, open_path / "keys")
@@ -176,20 +169,16 @@ def test_what_is_no_file_is_no_key_file(tmp_path):
         keys.load_client(tmp_path)
 
 
-def test_text_in_brackets_is_printed(capsys, monkeypatch):
-    """rich takes ``[tfhe]`` for a style and ``:key:`` for a picture unless it is told not to."""
-    monkeypatch.setitem(sys.modules, "tenseal", None)
-    assert cli.main(["advise", "--values", "10", "--clients", "3", "--schemes", "ckks"]) == 1
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "pip install 'fedcipher[baselines]'" in shown
-
+def test_text_in_brackets_is_printed(capsys):
+    """rich takes ``[demo]`` for a style and ``:key:`` for a picture unless it is told not to."""
     from fedcipher._terminal import console, print_table, progress
 
     print_table("a [title]", [["[head]", "b"], ["[red]", ":key: [/]"]])
     with progress(console(), "[bar]") as bar:
         bar.add_task("round [1/2]", total=2)
+    print_table("", [["why"], ["pip install 'fedcipher[demo]'"]])
     shown = capsys.readouterr().out
-    for text in ("a [title]", "[head]", "[red]", ":key: [/]", "[bar]", "round [1/2]"):
+    for text in ("a [title]", "[head]", "[red]", ":key: [/]", "[bar]", "round [1/2]", "fedcipher[demo]"):
         assert text in shown
 
 

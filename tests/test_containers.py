@@ -91,4 +91,4 @@ def test_the_flower_image_has_the_programs_and_fedcipher(program):
     status, text = said(*run, *(("schemes",) if program == "fedcipher" else ("--help",)))
     assert status == 0, text
     if program == "fedcipher":
-        assert "pasta-bfv" in text and "not built in" not in text.split("tfhe")[0]
+        assert "pasta-bfv" in text and "not built in" not in text

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from fedcipher.data import idx, load, partition
 from fedcipher.errors import ParameterError
-from fedcipher.models import Learner, default_model
-from fedcipher.published import cell
+from fedcipher.models import Learner
 
 
 def test_partitions_are_disjoint_and_complete():
@@ -128,12 +127,6 @@ def test_femnist_is_read_as_leaf_has_it(tmp_path):
             load("femnist", str(tmp_path))
     with pytest.raises(ParameterError, match="--data-dir"):
         load("femnist", str(tmp_path / "test"))
-
-
-def test_the_cnn_of_femnist_is_of_the_published_size():
-    published = cell("fednic", "Table 3", {"type": "FedNIC"}, "parameters")
-    learner = Learner(default_model("femnist"), 62, np.zeros((28, 28, 1), np.float32))
-    assert sum(p.size for p in learner.initial()) == published.number
 
 
 PARAMETERS = {"cnn-8k": 8003, "lenet5": 61706, "cnn-1.2m": 1199882}

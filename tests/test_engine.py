@@ -39,13 +39,6 @@ SCHEMES = {
 }
 
 
-@pytest.mark.parametrize("name", ["ckks", "bfv-lib", "paillier"])
-def test_a_scheme_of_a_foreign_library_is_refused_by_name(name, tmp_path):
-    made = fedcipher.scheme(name, clients=3, codec=Codec(bits=12, clip=1.0))
-    with pytest.raises(errors.EngineError, match=f'no kernel for "{name}"'), deployment(made, 3, tmp_path):
-        pass
-
-
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[pytest.mark.long] * (case == "pasta-bfv")) for case in SCHEMES]
 )

@@ -18,9 +18,8 @@ from fedcipher.foreign_text import quoted, quoting_log, show
 
 PACKAGE = Path(fedcipher.__file__).parent
 KERNEL = "a file of the kernel's, at a path that is written here"
-OURS = "a file of this package"
 NEW = "into a folder that this process has just made, of mode 0700"
-STUDY = "results of a study of ours, into the folder that its user names"
+RESULTS = "a measurement of the user's, into the folder that the user names"
 NULL = "the null device"
 OPENERS = {
     ("_files.py", "os.open(path, _APPEND | _CLOSED if append else _NEW, 384)"): "the helper that writes",
@@ -42,7 +41,7 @@ OPENERS = {
     ("bench/groups.py", "(folder / 'cpuacct.usage').read_text"): KERNEL,
     ("bench/groups.py", "(folder / 'cpu.stat').read_text"): KERNEL,
     ("engine/accelerator.py", "direct.open(f'http"): "an engine's page",
-    ("bench/sampler.py", "Path(path).write_text"): STUDY,
+    ("bench/sampler.py", "Path(path).write_text"): RESULTS,
     ("cli.py", "os.open(os.devnull"): NULL,
     ("cli.py", "open(os.devnull"): NULL,
     ("cluster/certificates.py", "(folder / 'ca.crt').write_bytes"): NEW,
@@ -59,16 +58,6 @@ OPENERS = {
     ("federation/server/run_folder.py", "zipfile.ZipFile(packed, 'w')"): "in memory",
     ("federation/server/run_folder.py", "archive.open(f'{name}.npy', 'w'"): "in memory",
     ("keys/store.py", "os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)"): "a new file, which follows no link",
-    ("published/__init__.py", "(_FOLDER / 'published.json').read_text"): OURS,
-    ("published/__init__.py", "(_FOLDER / 'sections.json').read_text"): OURS,
-    ("published/record.py", "(folder / 'outcomes.json').write_text"): STUDY,
-    ("schemes/apart.py", "pickle.loads(_exactly(source, size))"): "a pipe from the process that started this one",
-    ("schemes/apart.py", "os.open(os.devnull"): NULL,
-    ("studies/findings.py", "(folder / 'figures.json').write_text"): STUDY,
-    ("studies/findings.py", "(folder / 'README.md').write_text"): STUDY,
-    ("studies/timing.py", "(task / 'children').read_text"): KERNEL,
-    ("studies/timing.py", "(task / 'schedstat').read_text"): KERNEL,
-    ("studies/wan.py", "(Path(__file__).parent / 'prices.json').read_text"): OURS,
 }
 """Calls that open a file elsewhere than in `fedcipher.foreign_files`, by how they begin, each with its reason."""
 BY_ATTRIBUTE = {"read_bytes", "read_text", "write_bytes", "write_text", "fromfile", "memmap", "genfromtxt", "loadtxt"}
@@ -100,7 +89,7 @@ LOGGERS = {
     ("app/client_app.py", "logging.getLogger('fedcipher.federation')"): "its handler is set",
     ("federation/server/mean_check.py", "logging.getLogger(name)"): "its level is set",
 }
-TOOLS = ("bench/", "studies/", "published/")
+TOOLS = ("bench/",)
 """Of whoever measures: what they print is their own."""
 
 

@@ -11,6 +11,7 @@ from fedcipher import errors, keys
 from fedcipher.adapters.flower import open_run
 from fedcipher.federation.server.journal import read_journal
 from fedcipher.keys.roster import join, look, read_identity, who_joined
+from fedcipher.schemes import scheme_names
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
@@ -33,9 +34,15 @@ def golden(request, tmp_path_factory):
     return unpacked(request.param, tmp_path_factory.mktemp(request.param))
 
 
+BASELINES = ("paillier", "ckks")
+"""Variants of schemes that research/ registers: `tests/research/test_golden_baselines.py`."""
+
+
 def variants(golden):
-    """Its folders of single rounds."""
-    return sorted(path.parent for path in golden.glob("*/opened.json"))
+    """Its folders of single rounds, under the schemes that this process knows."""
+    known = set(scheme_names())
+    found = sorted(path.parent for path in golden.glob("*/opened.json"))
+    return [folder for folder in found if folder.name not in BASELINES or folder.name in known]
 
 
 @pytest.fixture
@@ -52,6 +59,14 @@ def remembering(monkeypatch, tmp_path):
 
 def test_there_are_golden_files():
     assert VERSIONS
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_keys_of_a_baseline_are_refused_without_what_registers_it(golden, name):
+    """CHANGELOG.md has the sentence."""
+    if name not in scheme_names():
+        with pytest.raises(errors.KeyFormatError, match=f"'{name}', which is not known here; .*FEDCIPHER_SCHEMES"):
+            keys.load_client(golden / name / "keys" / "client-0.key")
 
 
 def test_keys_and_aggregates_open(golden, monkeypatch, tmp_path):

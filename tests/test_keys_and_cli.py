@@ -101,7 +101,6 @@ USUAL = [
     (["--scheme", "flashe"], AUTO_BITS),
     (["--scheme", "bfv"], AUTO_BITS),
     (["--scheme", "bfv", "--bits", "auto"], AUTO_BITS),
-    (["--scheme", "paillier"], 6),
     (["--scheme", "flashe", "--clip", "0.5"], 16),
     (["--scheme", "bfv", "--target", "weights"], 12),
     (["--scheme", "flashe", "--top", "0.1"], 16),
@@ -140,7 +139,7 @@ def test_core_needs_only_numpy():
 
     code = """
 import sys
-for name in ("flwr", "jax", "flax", "rich", "matplotlib", "sklearn", "tenseal", "Crypto"):
+for name in ("flwr", "jax", "flax", "rich", "matplotlib", "sklearn", "fedcipher_research"):
     sys.modules[name] = None
 import fedcipher, fedcipher.cli
 from fedcipher.errors import DependencyError

@@ -55,7 +55,7 @@ BESIDE = ("--scheme", "bfv", "--compare", "plain")
     [
         BESIDE,
         ("--scheme", "flashe"),
-        *(pytest.param(("--scheme", s), marks=pytest.mark.long) for s in ("pasta-bfv", "paillier")),
+        pytest.param(("--scheme", "pasta-bfv"), marks=pytest.mark.long),
     ],
 )
 def test_training_digits_end_to_end(trained, options):

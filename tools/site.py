@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = "research/results"
 _LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
 # Shown as a reader's browser would show them: as text.
 _SOURCES = "source"
@@ -24,6 +25,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that lie outside docs/."""
     pages = {"index.md": ROOT / "README.md"}
     pages |= {f"examples/{path.parent.name}.md": path for path in sorted(ROOT.glob("examples/*/README.md"))}
+    for path in sorted((ROOT / RESULTS).rglob("*")):
+        name = path.relative_to(ROOT / "research").as_posix()
+        if path.is_file() and "run" not in path.parts and path.suffix != ".npz":
+            files.append(File.generated(config, name, abs_src_path=str(path)))
     texts = {f"docs/{page.src_uri}": page.content_string for page in files.documentation_pages()}
     for name, path in pages.items():
         there = path.relative_to(ROOT).as_posix()
@@ -75,11 +80,11 @@ def _fitted(target: str, page: str, name: str) -> str:
         goal = "index.md"
     elif there.startswith("examples/"):
         goal = f"examples/{there.split('/')[1]}.md"
-    elif there == "docs/results":
+    elif there == RESULTS:
         goal = "study.md"
-    elif path.is_dir() and there.startswith("docs/results/"):
+    elif path.is_dir() and there.startswith(f"{RESULTS}/"):
         report = "README.md" if (path / "README.md").exists() else "report.html"
-        goal = f"{there.removeprefix('docs/')}/{report}"
+        goal = f"{there.removeprefix('research/')}/{report}"
     else:
         goal = there.removeprefix("docs/")
     return relpath(goal, str(PurePosixPath(name).parent))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedcipher.published import claim, figure
+from fedcipher_research.published import claim, figure
 
 # An Alveo U250's totals, which FedBit's shares are of (AMD DS962).
 U250 = {"lut": 1_728_000, "dsp": 12_288, "bram36": 2_688}

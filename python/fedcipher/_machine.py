@@ -53,9 +53,8 @@ def commit(root: Path) -> str:
     try:
         head = subprocess.run([*git, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True)
         # A report's own folder differs from the commit while it is being made.
-        changed = subprocess.run(
-            [*git, "diff", "--quiet", "HEAD", "--", ".", ":!docs"], capture_output=True, check=False
-        )
+        sources = (".", ":!docs", ":!research/results")
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *sources], capture_output=True, check=False)
     except (OSError, subprocess.CalledProcessError):
         return ""
     return head.stdout.strip() + ("+" if changed.returncode else "")

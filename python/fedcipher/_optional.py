@@ -13,9 +13,6 @@ from fedcipher.errors import DependencyError
 
 __all__ = ["build", "built", "install", "load", "missing", "require", "require_feature"]
 
-# Extras whose package is in no index.
-_FROM_CHECKOUT = {"tfhe": "make tfhe"}
-
 
 def require(purpose: str, extra: str, *packages: str) -> None:
     """Raise `DependencyError`, naming the extra to install, unless all ``packages`` can be imported.
@@ -32,8 +29,6 @@ def require(purpose: str, extra: str, *packages: str) -> None:
 
 def install(extra: str) -> str:
     """What to type for an extra."""
-    if extra in _FROM_CHECKOUT:
-        return f"in a checkout of Fedcipher: {_FROM_CHECKOUT[extra]}"
     return f"pip install 'fedcipher[{extra}]'"
 
 

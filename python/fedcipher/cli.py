@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import Any, NoReturn, cast
 
 from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, refuse_to_replace, resolved, writable_folder
-from fedcipher._optional import build, built, install, missing, require
+from fedcipher._optional import build, built, missing, require
 from fedcipher._options import positive, whole
 from fedcipher._scratch import scratch_folder
 from fedcipher._signals import Terminated, raise_on_termination, restore_defaults
 from fedcipher.app.layers import LayerBits, LayerClips, bits_option, clip_option, one_bits_option, tensor_names
-from fedcipher.bench.commands import add_commands
+from fedcipher.bench.commands import add_advise, add_bench
 from fedcipher.cluster.commands import add_commands as add_cluster
 from fedcipher.cluster.services import add_services
 from fedcipher.codec import Codec
@@ -62,14 +62,19 @@ _ROUNDS = 2**_native.ROUND_INDEX_BITS - 1
 _INTERRUPTED, _NO_READER = 130, 141
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``fedcipher``; returns the exit status: 0, or not 0 after one line on standard error."""
+def main(
+    argv: Sequence[str] | None = None, *, program: str = "fedcipher", add_bench: Callable[[Any], None] = add_bench
+) -> int:
+    """Entry point of ``fedcipher``; returns the exit status: 0, or not 0 after one line on standard error.
+
+    Another ``program`` of a checkout has the same commands, and may add a `bench` of its own.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     try:
         try:
             with raise_on_termination():
-                options = _parser().parse_args(arguments)
+                options = _parser(program, add_bench).parse_args(arguments)
                 _check_output(options)
                 return options.run(options, arguments)
         finally:
@@ -140,9 +145,10 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {quoted(message, MAX_LINE)}; see {self.prog} --help\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="fedcipher", description="Encrypted federated averaging.")
+def _parser(program: str = "fedcipher", add_bench: Callable[[Any], None] = add_bench) -> argparse.ArgumentParser:
+    parser = _Parser(prog=program, description="Encrypted federated averaging.")
     parser.add_argument("--version", action="version", version=__version__)
+    parser.set_defaults(program=program)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     schemes = commands.add_parser("schemes", help="list schemes with threat model, expansion and cost")
@@ -210,7 +216,8 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--compare", choices=["plain"], help="a second run, to have it beside the first in the report")
     train.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder of the report")
     train.set_defaults(run=_train)
-    add_commands(commands)
+    add_bench(commands)
+    add_advise(commands)
     add_cluster(commands, _scheme_options, _made)
     add_services(commands)
     add_policy(commands, locate_run)
@@ -430,7 +437,9 @@ def _coordinator(options: argparse.Namespace) -> str:
 def _scheme_options(
     parser: argparse.ArgumentParser, target: str = "delta", scheme: str = "flashe", *, layers: bool = False
 ) -> None:
-    parser.add_argument("--scheme", default=scheme, choices=scheme_names(), help=f"default: {scheme}")
+    parser.add_argument(
+        "--scheme", type=_scheme_name, default=scheme, choices=scheme_names(), help=f"default: {scheme}"
+    )
     usual = (
         "bits of a value, or auto: a run chooses 3, 5 or 8 by the noise of its sums (default where ranges follow the "
         "updates: auto for flashe, bfv, oneshot and plain, else 6; elsewhere 16 for flashe, else 12)"
@@ -461,6 +470,14 @@ def _scheme_options(
         metavar="NAME=VALUE",
         help="a parameter of the scheme, as masking=adaptive, preset=fast",
     )
+
+
+def _scheme_name(text: str) -> str:
+    try:
+        scheme_class(text)
+    except ParameterError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _made(options: argparse.Namespace, clients: int, max_weight: int, privacy: Privacy | None = None) -> Scheme:
@@ -533,7 +550,7 @@ def _schemes(_: argparse.Namespace, __: list[str]) -> int:
         ):
             show(f"  {label + ': ' if label else ''}{text}")
         if missing(*info.packages):
-            show(f"  not installed: {install(info.extra)}")
+            show(f"  not installed: {info.install}")
         if not built(info.feature):
             show(f"  not built in: {build(info.feature)}")
     return 0
@@ -824,7 +841,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
 
     def work(keys_folder: str) -> int:
         train(
-            *(replace(settings, keys=keys_folder), made, options.out, arguments),
+            *(replace(settings, keys=keys_folder), made, options.out, [options.program, *arguments]),
             link_mbit=options.link_mbit,
             engine=engine,
             accelerator=on,

@@ -93,7 +93,7 @@ def train(
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     # Ray forks to start its daemons before any of this process's JAX threads hold locks.
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
-    said = shlex.join(["fedcipher", *command])
+    said = shlex.join(command)
     report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine, accelerator=accelerator)
     # Whole: Flower's own are elsewhere.
     settings = replace(settings, out=str(resolved(out / "run" if settings.resume else free_folder(out / "run"))))

@@ -1,10 +1,11 @@
-"""`fedcipher bench` and `fedcipher advise`."""
+"""`fedcipher bench round`, `fedcipher bench serve` and `fedcipher advise`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +13,44 @@ from fedcipher._files import writable_folder
 from fedcipher._optional import require
 from fedcipher._options import filled, whole
 from fedcipher._units import seconds, size
+from fedcipher.bench import results
 from fedcipher.bench.advise import Federation, Prediction, advise, check
 from fedcipher.bench.case import Case
 from fedcipher.bench.groups import Limits
 from fedcipher.bench.link import Link
-from fedcipher.bench.preset import Preset
-from fedcipher.bench.presets import preset, preset_names
 from fedcipher.bench.study import Study, run_study
-from fedcipher.bench.tables import compared, overview, problems
+from fedcipher.bench.tables import overview, problems
 from fedcipher.codec import Codec
 from fedcipher.errors import BenchError, FedcipherError, ParameterError, ReportError
+from fedcipher.foreign_text import MAX_NAME, quoted
 from fedcipher.schemes import scheme_class, scheme_names
-from fedcipher.studies import study_names
 
-__all__ = ["add_commands"]
+__all__ = ["add_advise", "add_bench", "cases_of_round", "link_of", "measure", "measuring_options", "out_folder"]
 
 _INTERRUPTED = 130
 # Columns of the overview that fit a terminal.
 _SHOWN = ("case", "keygen", "encrypt", "operate", "decrypt", "whole run", "one update", "server memory")
-_PACKAGES = ("psutil", "rich", "matplotlib")
+_RESEARCH = (
+    "is neither round nor serve. Presets, studies and reports are in research/, which no wheel has: in a checkout, "
+    "run `pip install -e research` and then fedcipher-research bench"
+)
 
 
-def add_commands(commands: Any) -> None:
-    """Adds both commands to the parser's."""
+def add_bench(commands: Any) -> None:
+    """Adds `bench` to the parser's commands."""
     bench: argparse.ArgumentParser = commands.add_parser(
         "bench",
-        help="measure schemes in a client and a server process",
-        description="A preset or a study lays published figures beside measured ones; `round` measures what you ask "
-        "for; `serve` is the server's side for --server; `report` draws an earlier results.json again.",
+        help="measure a round of schemes in a client and a server process",
+        description="`round` measures what you ask for; `serve` is the server's side for --server.",
     )
-    bench.add_argument("what", choices=[*preset_names(), *study_names(), "round", "serve", "report"])
+    bench.add_argument("what", metavar="{round,serve}")
+    measuring_options(bench)
+    bench.set_defaults(run=_bench)
+
+
+def measuring_options(bench: argparse.ArgumentParser) -> None:
+    """Adds the options of a measurement: its size, its link, what its processes are held to, and where it goes."""
     bench.add_argument("--runs", type=int, default=10)
-    bench.add_argument(
-        "--data-dir", default="", help="studies that train: a folder with one of each data set, as mnist and cifar10"
-    )
     bench.add_argument("--schemes", type=filled, help="round: names, with commas (default: all that are installed)")
     bench.add_argument("--values", type=int, default=100_000, help="round: parameters of the model")
     bench.add_argument("--clients", type=int, default=4, help="round: updates in a sum")
@@ -54,12 +59,14 @@ def add_commands(commands: Any) -> None:
     bench.add_argument("--server", type=filled, help="host:port of `fedcipher bench serve` on another machine")
     bench.add_argument("--listen", default="127.0.0.1:7700", help="serve: host:port; there is no authentication")
     _link_options(bench)
-    held = "a preset or round: hold the client's process and the server's each to"
+    held = "hold the client's process and the server's each to"
     bench.add_argument("--cpus", type=float, default=0.0, help=f"{held} so many processors (Linux's control groups)")
     bench.add_argument("--memory", type=filled, help=f"{held} so much memory, as 2GiB")
-    bench.add_argument("--out", type=Path, help="folder of the report (default: runs/bench-NAME)")
-    bench.set_defaults(run=_bench)
+    bench.add_argument("--out", type=Path, help="folder of the results (default: runs/bench-NAME)")
 
+
+def add_advise(commands: Any) -> None:
+    """Adds `advise` to the parser's commands."""
     adviser: argparse.ArgumentParser = commands.add_parser(
         "advise", help="rank schemes by predicted round time and bytes, from a calibration on this machine"
     )
@@ -96,127 +103,102 @@ def _names(text: str | None) -> list[str]:
     return names
 
 
-def _link(options: argparse.Namespace) -> Link:
+def link_of(options: argparse.Namespace) -> Link:
+    """The link that was asked for. Raises `ParameterError`."""
     return Link.parse(options.bandwidth or "", options.latency or "")
 
 
+def out_folder(options: argparse.Namespace) -> Path:
+    """The folder of the results."""
+    return options.out or Path("runs") / f"bench-{options.what}"
+
+
+def cases_of_round(options: argparse.Namespace) -> list[Case]:
+    """What `round` measures: a case a scheme. Raises `ParameterError`."""
+    names = _names(options.schemes)
+    return [Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names]
+
+
 def _bench(options: argparse.Namespace, arguments: list[str]) -> int:
-    require("fedcipher bench", "bench", *_PACKAGES)
-    from fedcipher._terminal import print_table
-    from fedcipher.bench import report
+    if options.what not in ("round", "serve"):
+        raise ParameterError(f"bench {quoted(options.what, MAX_NAME)} {_RESEARCH}")
+    require("fedcipher bench", "bench", "psutil", "rich")
     from fedcipher.bench.server import serve
 
     if options.what == "serve":
         serve(options.listen)
         return 0
-    folder: Path = options.out or Path("runs") / f"bench-{options.what}"
-    if options.what == "report":
-        study = report.load(folder / "results.json")
-        report.write(study, _preset_of(study), folder)
-        print(f"report: {folder / 'report.html'}")
-        return 0
+
+    def write(study: Study, folder: Path) -> Path:
+        results.write(study, folder)
+        return folder / "results.json"
+
+    return measure("round", cases_of_round(options), options, f"{options.program} {' '.join(arguments)}", write)
+
+
+def measure(
+    name: str,
+    cases: list[Case],
+    options: argparse.Namespace,
+    command: str,
+    write: Callable[[Study, Path], Path],
+    show: Callable[[Study], None] = lambda study: None,
+) -> int:
+    """Measure cases as `measuring_options` say, show what came out, and write it; returns the exit status.
+
+    ``write`` returns the file to look at; ``show`` shows what there is beside the table of averages. Raises
+    `ParameterError` and `ReportError`.
+    """
+    from fedcipher._terminal import print_table
+
     if not 1 <= options.runs <= 1000:
         raise ParameterError(f"--runs {options.runs} is not between 1 and 1000")
-    link = _link(options)
-    limits = Limits.parse(options.cpus, options.memory or "")
-    if limits and (options.server or options.what in study_names()):
-        raise ParameterError("--cpus and --memory hold the two processes of a preset or of round on this machine")
-    if options.what in study_names():
-        return _study(options, folder, link, "fedcipher " + " ".join(arguments))
-    chosen = _round(options) if options.what == "round" else preset(options.what)
+    link, limits = link_of(options), Limits.parse(options.cpus, options.memory or "")
+    if limits and options.server:
+        raise ParameterError("--cpus and --memory hold the two processes of this machine: leave out --server")
+    folder = out_folder(options)
     writable_folder(folder)
-    study = _run(chosen, folder, options, link, limits, "fedcipher " + " ".join(arguments))
+    study = _run(name, cases, folder, options, link, limits, command)
     for text in problems(study):
         print(f"fedcipher bench: {text}", file=sys.stderr)
     rows = overview(study)
-    shown = [rows[0].index(name) for name in _SHOWN]
-    print_table(chosen.name, [[row[k] for k in shown] for row in rows])
-    if chosen.comparisons:
-        shown = compared(study, chosen)
-        print_table("beside the published figures", shown.rows)
-        for head, texts in shown.notes:
-            print(f"{head}:", *texts, sep="\n  ")
+    shown = [rows[0].index(column) for column in _SHOWN]
+    print_table(name, [[row[k] for k in shown] for row in rows])
+    show(study)
     if not any(result.runs for result in study.results) and (folder / "results.json").exists():
         print(f"nothing was measured: the report in {folder} stays what it was", file=sys.stderr)
         return _INTERRUPTED if study.interrupted else 1
     try:
-        report.write(study, chosen, folder)
+        print(f"report: {write(study, folder)}")
     except ReportError as error:
-        kept = report.write_results(study, folder)
+        kept = results.write_results(study, folder)
         raise ReportError(f"{error}; the results are in {kept / 'results.json'}") from error
-    print(f"report: {folder / 'report.html'}")
     if study.interrupted:
         return _INTERRUPTED
     return 1 if any(result.failure for result in study.results) else 0
 
 
-def _study(options: argparse.Namespace, folder: Path, link: Link, command: str) -> int:
-    from fedcipher._terminal import print_table
-    from fedcipher.published.tables import beside
-    from fedcipher.studies import Asked, check_data, study
-    from fedcipher.studies.findings import circumstances, write
-
-    if options.server:
-        raise ParameterError(f"{options.what} makes its own servers: leave out --server")
-    check_data(options.what, options.data_dir)
-    writable_folder(folder)
-    facts = circumstances()
-    found = study(options.what)(
-        Asked(options.runs, options.data_dir, link, lambda text: print(text, file=sys.stderr, flush=True))
-    )
-    shown = beside(found.outcomes)
-    if found.outcomes:
-        print_table("beside the published figures", shown.rows)
-    else:
-        for table in found.tables:
-            print_table(table.title, table.rows)
-    for head, texts in shown.notes:
-        print(f"{head}:", *texts, sep="\n  ")
-    write(options.what, found, command, facts, folder)
-    print(f"report: {folder / 'README.md'}")
-    return 0
-
-
-def _round(options: argparse.Namespace) -> Preset:
-    names = _names(options.schemes)
-    return _round_of([Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names])
-
-
-def _round_of(cases: list[Case]) -> Preset:
-    case = cases[0]
-    text = f"{case.clients} updates of {case.values:,} values of {case.bits} bits, {case.sums} times"
-    return Preset("round", text, "", [], cases)
-
-
-def _preset_of(study: Study) -> Preset:
-    if study.preset in preset_names():
-        return preset(study.preset)
-    cases = [result.case for result in study.results]
-    if study.preset == "round" and cases:
-        return _round_of(cases)
-    return Preset(study.preset, study.command, "", [], cases)
-
-
-def _run(chosen: Preset, folder: Path, options: argparse.Namespace, link: Link, limits: Limits, command: str) -> Study:
+def _run(
+    name: str, cases: list[Case], folder: Path, options: argparse.Namespace, link: Link, limits: Limits, command: str
+) -> Study:
     from fedcipher._terminal import console, progress
-    from fedcipher.bench import report
 
     with progress(console(stderr=True)) as bar:
-        task = bar.add_task(chosen.cases[0].label, total=len(chosen.cases) * options.runs)
+        task = bar.add_task(cases[0].label, total=len(cases) * options.runs)
 
         def on_run(study: Study) -> None:
             # Until something has been measured, what an earlier run has left stays.
             measured = any(result.runs for result in study.results)
-            kept = report.write_results(study, folder) if measured else folder
+            kept = results.write_results(study, folder) if measured else folder
             if kept != folder:
                 raise ReportError(f"{folder} can no longer be written; what was measured is in {kept / 'results.json'}")
             done = sum(len(r.runs) if not r.failure else options.runs for r in study.results)
-            following = chosen.cases[min(len(study.results), len(chosen.cases)) - 1].label
+            following = cases[min(len(study.results), len(cases)) - 1].label
             bar.update(task, completed=done, description=following)
 
         return run_study(
-            chosen.name,
-            chosen.cases,
+            name,
+            cases,
             runs=options.runs,
             link=link,
             server=options.server or "",
@@ -239,7 +221,7 @@ def _advise(options: argparse.Namespace, _: list[str]) -> int:
     federation = Federation(
         options.values,
         options.clients,
-        _link(options),
+        link_of(options),
         options.client_cores,
         options.server_cores,
         options.threat,

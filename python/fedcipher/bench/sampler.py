@@ -14,17 +14,26 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from fedcipher._optional import require
-from fedcipher.schemes.apart import running
 
-__all__ = ["POINTS", "Profile", "Sample", "Sampler", "profile_resources"]
+__all__ = ["POINTS", "Profile", "Sample", "Sampler", "also_measure", "profile_resources"]
 
 INTERVAL = 0.1
 """Seconds between two samples."""
 POINTS = 20
 """Points that a run is interpolated onto, so that runs of different length can be averaged."""
 
+_others: list[Callable[[], list[int]]] = []
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def also_measure(processes: Callable[[], list[int]]) -> None:
+    """Count as this process's own what others use that work for it; ``processes`` gives their ids, at each look.
+
+    A scheme of another package calls it whose library works in a process apart.
+    """
+    _others.append(processes)
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,7 @@ class Sampler:
         import psutil
 
         found: dict[int, float] = {}
-        for pid in (self._process.pid, *running()):
+        for pid in (self._process.pid, *(pid for processes in _others for pid in processes())):
             # One that has ended is left out.
             with suppress(psutil.Error):
                 found[pid] = read(psutil.Process(pid))

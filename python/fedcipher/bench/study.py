@@ -18,10 +18,10 @@ from fedcipher.bench.case import Case, CaseResult, Run
 from fedcipher.bench.groups import Limits, held
 from fedcipher.bench.link import Link
 from fedcipher.errors import PeerLostError
+from fedcipher.schemes import scheme_class
 
 __all__ = ["Study", "run_study"]
 
-_LIBRARIES = ("fedcipher", "fedcipher-tfhe", "phe", "gmpy2", "tenseal", "numpy")
 _END_SECONDS = 5
 
 
@@ -53,12 +53,13 @@ class Study:
         return cls(**known)
 
 
-def circumstances() -> dict[str, str]:
+def circumstances(cases: list[Case]) -> dict[str, str]:
     """The machine, its memory, and the libraries that are measured."""
     import psutil
 
+    libraries = {name: None for case in cases for name in scheme_class(case.scheme).info.packages}
     memory = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
-    return {**machine(), "memory": memory, **packages(*_LIBRARIES)}
+    return {**machine(), "memory": memory, **packages("fedcipher", *libraries, "numpy")}
 
 
 def run_study(
@@ -80,7 +81,7 @@ def run_study(
     Ctrl-C ends the processes under way and returns what there is, marked as interrupted.
     """
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    about = circumstances()
+    about = circumstances(cases)
     if limits:
         # Before anything is measured: every case would fail of the same cause.
         with held(limits, "try"):

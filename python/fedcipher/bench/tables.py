@@ -1,14 +1,12 @@
-"""A study's tables, as text."""
+"""The tables of a measurement, as text."""
 
 from __future__ import annotations
 
 from fedcipher._units import seconds, size
-from fedcipher.bench.preset import Preset
 from fedcipher.bench.statistics import FIGURES, summarise
 from fedcipher.bench.study import Study
-from fedcipher.published.tables import Beside, beside
 
-__all__ = ["compared", "facts", "overview", "problems"]
+__all__ = ["overview", "problems"]
 
 
 _COLUMNS = (
@@ -29,22 +27,6 @@ def overview(study: Study) -> list[list[str]]:
         values = [(seconds if units[c] == "s" else size)(summary[c].average) for c in _COLUMNS]
         rows.append([result.case.label, str(len(result.runs)), *values])
     return rows
-
-
-def compared(study: Study, preset: Preset) -> Beside:
-    """Published figures beside ours."""
-    return beside(preset.outcomes(study))
-
-
-def facts(study: Study) -> list[tuple[str, str]]:
-    """Where and how it was measured."""
-    return [
-        ("command", f"`{study.command}`"),
-        ("begun", study.began),
-        ("link", str(study.link)),
-        ("server", study.server or "a process of the same machine, over loopback TCP"),
-        *study.machine.items(),
-    ]
 
 
 def problems(study: Study) -> list[str]:

@@ -20,9 +20,10 @@ from fedcipher._arguments import as_path, as_text, instance_of, real_number, who
 from fedcipher._files import flush_folder, make_private_folder, refusal, user_home
 from fedcipher.errors import ForeignFileError, FrameError, KeyFormatError, ParameterError
 from fedcipher.foreign_files import MAX_KEY_FILE, MAX_NOTE, open_file, parse_json, read_file
-from fedcipher.foreign_text import quoting_log
-from fedcipher.schemes import KeySet, Scheme, from_spec
+from fedcipher.foreign_text import MAX_NAME, quoted, quoting_log
+from fedcipher.schemes import KeySet, Scheme, from_spec, scheme_names
 from fedcipher.schemes.base import state_dir
+from fedcipher.schemes.registry import MODULES
 
 __all__ = [
     "VERSION",
@@ -243,6 +244,12 @@ def _read(path: Path, role: str) -> tuple[Scheme, bytes]:
     try:
         return from_spec(content), key
     except (ParameterError, KeyError, TypeError) as error:
+        name = content.get("scheme")
+        if isinstance(name, str) and name not in scheme_names():
+            raise KeyFormatError(
+                f"key file {path} is of scheme {quoted(repr(name), MAX_NAME)}, which is not known here; where another "
+                f"package has it, let {MODULES} name the module that registers it"
+            ) from error
         raise _damaged(path) from error
 
 

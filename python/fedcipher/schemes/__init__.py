@@ -1,11 +1,11 @@
-"""All schemes, by name. A new scheme is a new file here and one line in `_SCHEMES`."""
+"""All schemes, by name. A new scheme is a file here and its class in `registry.py`, or another package registers it."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any, Literal
 
-from fedcipher._arguments import as_text, instance_of
+from fedcipher._arguments import instance_of
 from fedcipher._native import SetMemory
 from fedcipher.codec import Codec
 from fedcipher.errors import ParameterError
@@ -21,15 +21,8 @@ from fedcipher.schemes.base import (
     Scheme,
     SchemeInfo,
 )
-from fedcipher.schemes.bfv import Bfv
 from fedcipher.schemes.committee import Committee, CommitteeRound, Member
-from fedcipher.schemes.flashe import Flashe
-from fedcipher.schemes.oneshot import Oneshot
-from fedcipher.schemes.paillier import Paillier
-from fedcipher.schemes.pasta_bfv import PastaBfv
-from fedcipher.schemes.plain import Plain
-from fedcipher.schemes.seal import BfvLib, Ckks
-from fedcipher.schemes.tfhe import Tfhe
+from fedcipher.schemes.registry import register, scheme_class, scheme_names
 from fedcipher.schemes.workers import PartedSum, Parts, Workers
 
 __all__ = [
@@ -51,26 +44,11 @@ __all__ = [
     "Workers",
     "following_bits",
     "from_spec",
+    "register",
     "scheme",
     "scheme_class",
     "scheme_names",
 ]
-
-_SCHEMES: dict[str, type[Scheme]] = {
-    cls.name: cls for cls in (Plain, Flashe, Bfv, Oneshot, PastaBfv, Paillier, BfvLib, Ckks, Tfhe)
-}
-
-
-def scheme_names() -> list[str]:
-    """Names that `scheme` takes."""
-    return list(_SCHEMES)
-
-
-def scheme_class(name: str) -> type[Scheme]:
-    """The class behind a name; `ParameterError` when there is none."""
-    if as_text(name, "scheme") not in _SCHEMES:
-        raise ParameterError(f"scheme {name!r} is not one of {', '.join(_SCHEMES)}")
-    return _SCHEMES[name]
 
 
 def following_bits(name: str) -> int | Literal["auto"]:

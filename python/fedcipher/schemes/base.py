@@ -98,8 +98,9 @@ class SchemeInfo:
     cost: str
     source: str
     packages: tuple[str, ...] = ()
-    """Optional packages it needs, from the extra ``extra``."""
-    extra: str = ""
+    """Packages that it needs beside this one."""
+    install: str = ""
+    """What to type to install those."""
     feature: str = ""
     """The Cargo feature that its kernel needs, where not every build has it."""
     post_quantum: bool = True

@@ -1,7 +1,8 @@
 """Schemes whose arithmetic is a library's: the codec, keys, frames and checks around it.
 
-A scheme of this kind is an `Arithmetic`: whole numbers in, ciphertext bytes out. Which frames may enter
-a sum is decided by the same code as for the schemes of the core.
+A scheme of this kind is an `Arithmetic`: whole numbers in, ciphertext bytes out. Which frames may enter a sum is
+decided by the same code as for the schemes of the core. This package has no such scheme. Another package derives one
+and registers it (`fedcipher.schemes.register`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 
 from fedcipher import _native
 from fedcipher._arguments import as_bytes, callable_or_none, truth, whole_number
-from fedcipher._optional import require
+from fedcipher._optional import missing
 from fedcipher.codec import Codec
-from fedcipher.errors import DecryptError, FrameError
+from fedcipher.errors import DecryptError, DependencyError, FrameError
 from fedcipher.schemes.base import (
     Aggregator,
     Contribution,
@@ -87,7 +88,9 @@ class LibraryScheme(Scheme):
     _arithmetic: Arithmetic
 
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
-        require(f"scheme {self.name!r}", self.info.extra, *self.info.packages)
+        absent = missing(*self.info.packages)
+        if absent:
+            raise DependencyError(f"scheme {self.name!r} needs {', '.join(absent)}; {self.info.install}")
         self.codec = codec
         params = plain_params(params)
         self.check_widths(codec)

@@ -1,4 +1,4 @@
-"""TFHE radix integers for `fedcipher.schemes.tfhe`: keys, encryption, one running sum, decryption."""
+"""TFHE radix integers for `fedcipher_research.baselines.tfhe`: keys, encryption, one running sum, decryption."""
 
 from fedcipher_tfhe._native import Client, Sum, keygen
 

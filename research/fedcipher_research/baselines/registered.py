@@ -1,0 +1,20 @@
+"""Importing this registers the baselines; FEDCIPHER_SCHEMES=fedcipher_research.baselines.registered has it imported."""
+
+import os
+
+from fedcipher.schemes import register
+from fedcipher.schemes.registry import MODULES
+
+from fedcipher_research.baselines import BASELINES
+
+__all__ = ["pass_on"]
+
+for _baseline in BASELINES:
+    register(_baseline)
+
+
+def pass_on() -> None:
+    """Let the programs that this one starts know the baselines too."""
+    named = [name for name in os.environ.get(MODULES, "").split(",") if name]
+    if __name__ not in named:
+        os.environ[MODULES] = ",".join([*named, __name__])

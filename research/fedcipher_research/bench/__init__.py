@@ -1,0 +1,1 @@
+"""Presets, which lay published measurements beside measured ones, and the report of a measurement."""
