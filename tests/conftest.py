@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_folder import DATA
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 # The tests' keys end with their state, also where the tests run in a container.
@@ -19,7 +20,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
-DATA = Path(os.environ.get("FEDCIPHER_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
 def pytest_configure(config):

@@ -17,7 +17,7 @@ from pathlib import Path
 import fedcipher
 import numpy as np
 import pytest
-from conftest import DATA
+from data_folder import DATA
 from deployment_harness import BIN, processes
 from fault_counts import counted
 from fedcipher import errors

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fedcipher
 import pytest
-from conftest import DATA
+from data_folder import DATA
 from deployment_harness import Federation
 from fedcipher import keys
 from fedcipher.adapters.flower import open_run

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from engine_harness import deployment, updates
 from fedcipher import cli
-from fedcipher.adapters.flower.strategy import RoundRecord
 from fedcipher.app.report import Report, RoundResult
 from fedcipher.codec import Codec
 from fedcipher.engine import accelerator
 from fedcipher.engine.accelerator import LIBRARY, Accelerator, usage
 from fedcipher.engine.local import find_program
 from fedcipher.errors import AcceleratorError, EngineError
+from fedcipher.federation.records import RoundRecord
 
 MODEL = Path(__file__).resolve().parents[1] / LIBRARY
 

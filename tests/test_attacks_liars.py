@@ -99,7 +99,7 @@ def test_attack_32_no_two_sums_of_a_position_differ_by_fewer_than_the_minimum(tm
     strategy = SecureStrategy(
         FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS), folder, out=tmp_path / "run", may_lose=8
     )
-    real = strategy.run._summed_in_sets
+    real = strategy.run._accepting._summed_in_sets
 
     def watched(*given):
         frames = real(*given)
@@ -109,7 +109,7 @@ def test_attack_32_no_two_sums_of_a_position_differ_by_fewer_than_the_minimum(tm
             sets += [frozenset(c for c, _ in fedcipher._native.inspect(frame)[4]) for frame in frames]
         return frames
 
-    strategy.run._summed_in_sets = watched
+    strategy.run._accepting._summed_in_sets = watched
     strategy.start(grid, record(initial()), num_rounds=8)
     assert any(len(sets) > 1 for sets in broadcast.values()), "there was a search"
     for sets in broadcast.values():

@@ -7,7 +7,7 @@ from pathlib import Path
 import example_apps
 import numpy as np
 import pytest
-from conftest import DATA
+from data_folder import DATA
 from fedcipher import cli
 from fedcipher.adapters.flower import open_run
 from fedcipher.watch.metrics import Metrics

@@ -24,12 +24,12 @@ UPDATE = [np.full(300, 0.5, np.float32)]
 CLIENT = (
     """
 import sys, numpy as np
-from flwr.app import Context, RecordDict
+from fedcipher.federation.client.key_holder import key_holder_of
 from fedcipher.errors import FedcipherError
 
 path, *rounds = sys.argv[1:]
-context = Context(run_id=1, node_id=1, node_config={"fedcipher-key": path}, state=RecordDict(), run_config={})
-encrypt = lambda number: party_of(context).encryptor().encrypt([np.full(300, 0.5, np.float32)], round=number)
+own = {"fedcipher-key": path}
+encrypt = lambda number: key_holder_of(own, {}).encryptor().encrypt([np.full(300, 0.5, np.float32)], round=number)
 """
     + wire_tools.EACH_ROUND
 )

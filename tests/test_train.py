@@ -12,10 +12,10 @@ import fedcipher
 import pytest
 from deployment_harness import processes
 from fedcipher import cli
-from fedcipher.adapters.flower.strategy import ClientRecord, RoundRecord
 from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.simulate import largest_weight
 from fedcipher.errors import ReportError
+from fedcipher.federation.records import ClientRecord, RoundRecord
 from test_accelerator import MODEL, needs_model
 
 

@@ -163,7 +163,7 @@ MUTANTS = (
     python(
         "adapters/flower/polling",
         "what the SuperLink answers for a node is its own",
-        '            reply.metadata.__dict__["_src_node_id"] = node\n',
+        '    reply.metadata.__dict__["_src_node_id"] = node\n',
         "",
     ),
     python(

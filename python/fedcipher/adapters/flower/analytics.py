@@ -1,8 +1,4 @@
-"""Federated analytics on a Flower grid: a query, and the sum of its encrypted answers.
-
->>> app = ClientApp(mods=[query_mod])                                        # doctest: +SKIP
->>> total = secure_sum(grid, query, "keys", answers=["count"]).open("keys/client-0.key")     # doctest: +SKIP
-"""
+"""Federated analytics on a Flower grid: a query, and the sum of its encrypted answers."""
 
 from __future__ import annotations
 

@@ -27,9 +27,6 @@ def numpy_client_app(client_fn: Callable[[Context], Any], *, mods: Sequence[Mod]
     ``fit(parameters, config)`` trains; ``evaluate(parameters, config)`` evaluates, and its loss is the metric ``loss``.
     ``config`` is the strategy's ``train_config`` or ``evaluate_config`` with ``server-round``. The server side is a
     ServerApp with `SecureStrategy`; strategies of ``flwr.server.strategy`` and ``start_simulation`` are not supported.
-
-    A client that is no `NumPyClient`, or returns another number of arrays than it was given, is a typed error in this
-    client's log.
     """
     callable_or_none(client_fn, "client_fn")
     for mod in several(mods, "mods"):

@@ -92,9 +92,8 @@ class Arrivals:
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """As Flower's, but not all at once; each reply is of the node that was asked."""
         pairs = ((made.metadata.dst_node_id, made) for made in messages)
-        for node, reply in self._gather(partial(Gathering, self.link.pulls, pairs), timeout):
-            reply.metadata.__dict__["_src_node_id"] = node
-            yield reply
+        # All are sent now, and not when the first reply is asked for.
+        return map(_of_node, self._gather(partial(Gathering, self.link.pulls, pairs), timeout))
 
     def get_node_ids(self) -> Iterable[int]:
         """As Flower's, but not for ever."""
@@ -102,3 +101,9 @@ class Arrivals:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.link.grid, name)
+
+
+def _of_node(pair: tuple[int, Message]) -> Message:
+    node, reply = pair
+    reply.metadata.__dict__["_src_node_id"] = node
+    return reply
