@@ -3,6 +3,7 @@
 import multiprocessing
 import re
 import socket
+from inspect import signature
 from pathlib import Path
 
 import fedcipher
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 import socket_adapter
 from fedcipher import keys
+from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.data import load
 from fedcipher.errors import DependencyError
 from fedcipher.federation.server.run import ServerRun
 from fedcipher.federation.server.run_folder import open_run
-from fedcipher.federation.server.setup import RunSetup
+from fedcipher.federation.server.setup import RunOptions, RunSetup
 from fedcipher.schemes import scheme_names
 
 CLIENTS, ROUNDS, NAMES = 4, 3, ["weights", "bias"]
@@ -106,3 +108,9 @@ def test_the_adapter_fits_on_a_page_and_federation_knows_no_framework():
         assert not found, f"{path.name} imports {found}"
     flower = sum(len(path.read_text().splitlines()) for path in (package / "adapters" / "flower").glob("*.py"))
     assert flower < 1300
+
+
+def test_an_adapter_passes_every_option_of_a_run():
+    options = list(signature(RunSetup).parameters)[1:]
+    assert list(RunOptions.__annotations__) == options
+    assert list(signature(SecureStrategy).parameters) == ["strategy", "keys", *options]

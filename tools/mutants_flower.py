@@ -108,8 +108,8 @@ MUTANTS = (
     python(
         "federation/server/intake",
         "an update in the clear is taken",
-        'if len(arrays) != 1 or arrays[0][0] != UPDATE:\n        raise PlaintextError("the update',
-        'if len(arrays) != 1:\n        raise PlaintextError("the update',
+        'if len(arrays) != 1 or arrays[0][0] != UPDATE:\n        raise PlaintextError(f"the {what}',
+        'if len(arrays) != 1:\n        raise PlaintextError(f"the {what}',
     ),
     python(
         "federation/server/accepting",

@@ -197,8 +197,6 @@ class SecureStrategy(Strategy):
         self.setup.check_model(list(initial.keys()))
         rounds, configs = self._planned, self._configs
         names, values = list(initial.keys()), model_values(initial)
-        # Refused here, and not by each client after it has trained.
-        self.setup.scheme.codec.check(values, names)
         shown = self._inner.shown(None if self.setup.opener is None else initial)
         self.run.begin(names, values, rounds, self._inner.plan(rounds, shown, configs))
         if self.run.state is not None:

@@ -57,6 +57,7 @@ class WrappedStrategy:
             )
         self.strategy = strategy
         self._opens, self._sets_models = opens, sets_models
+        self._weighted_by = str(getattr(strategy, "weighted_by_key", "num-examples"))
         self.optimiser: Optimiser | None = None
         """What clients make of a mean; known from `plan` on."""
         self.state = KeptState(strategy, _arrays_of, model_record)
@@ -75,8 +76,7 @@ class WrappedStrategy:
         Raises `StrategyError` for what would not run, or would lose its model.
         """
         self._check_class()
-        weighted_by = str(getattr(self.strategy, "weighted_by_key", "num-examples"))
-        check = mean_check(self.strategy, weighted_by)
+        check = mean_check(self.strategy, self._weighted_by)
         self.state = KeptState(self.strategy, _arrays_of, model_record)
         with quiet("flwr"):
             asked = copy_of(self.strategy)
@@ -100,7 +100,7 @@ class WrappedStrategy:
                 raise
         if told.trains:
             self._check_mean(check)
-        return replace(told, optimiser=self.optimiser, weighted_by=weighted_by)
+        return replace(told, optimiser=self.optimiser, weighted_by=self._weighted_by)
 
     def _check_class(self) -> None:
         cls = type(self.strategy)
@@ -221,7 +221,7 @@ class WrappedStrategy:
 
     def _answer(self, accepted: list[Message], sums: Sums | Report | None, answers: Sequence[Answer]) -> None:
         """Give each reply the same metrics: of a mean the mean, of a sum its part."""
-        clients, by = len(accepted), str(getattr(self.strategy, "weighted_by_key", "num-examples"))
+        clients, by = len(accepted), self._weighted_by
         for reply in accepted:
             reply.content["metrics"] = MetricRecord({by: 1} if sums is None else part_of(sums, answers, by, clients))
 

@@ -30,10 +30,10 @@ class Asking:
         self._asked: list[Message] = []
 
     def ask(self, purpose: Purpose, index: int, messages: list[Message]) -> Iterator[Message]:
-        """``messages`` with the model, the run's settings and the round's; those to clients that may not answer go out.
+        """``messages`` with the model and the round's settings, but for those to clients that may not answer.
 
-        Each is made when it is sent. Raises `StrategyError` for messages
-        that tell a client what the charter does not say, and for a first round that samples too few or too many.
+        Each is made when it is sent. Raises `StrategyError` for messages that tell a client what the charter does not
+        say, and for a first round that samples too few or too many.
         """
         self._run.training, self._run.waits_for_all = purpose == "train", False
         messages = self._sampled_to_train(index, messages) if self._run.training else self._sampled(index, messages)

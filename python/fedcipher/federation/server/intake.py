@@ -31,7 +31,7 @@ from fedcipher.federation.server.state import RunState
 from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.schemes import Aggregator
 
-__all__ = ["Added", "Intake", "context_in"]
+__all__ = ["Added", "Intake", "frame_in", "refusal_in"]
 
 _log = quoting_log("fedcipher.federation")
 _DIGEST = 32
@@ -129,7 +129,7 @@ class Intake:
 
         After a reply it is sent everything again. After silence it has still what it had.
         """
-        refusal = None if reply is None else _why(reply)
+        refusal = None if reply is None else refusal_in(reply)
         client = self._nodes.client_of.get(node)
         known = "" if client is None else f" (client {client})"
         _log.warning("node %s%s %s: %s", node, known, said, refusal or why)
@@ -138,7 +138,7 @@ class Intake:
         return ClientRecord(node, client, phases or {}, refusal or why, refusal is not None)
 
 
-def _why(reply: Reply) -> str | None:
+def refusal_in(reply: Reply) -> str | None:
     """Where to look for the cause of a client's refusal."""
     named = reply.reference
     return named and f"it refused; its own log (fedcipher.federation) has the cause, reference {named}"
@@ -146,22 +146,27 @@ def _why(reply: Reply) -> str | None:
 
 def _frame_of(reply: Reply) -> tuple[bytes, bytes, list[int]]:
     """The frame, what its client's app was told beside the charter, and which sums its client could not open."""
+    frame, context = frame_in(reply, "update", "client_mod")
+    failed = (record_in(reply.content, CONTEXT, Config) or {}).get("unopened", [])
+    numbers = [n for n in failed if isinstance(n, int)] if isinstance(failed, list) else []
+    return frame, context, numbers
+
+
+def frame_in(reply: Reply, what: str, mod: str) -> tuple[bytes, bytes]:
+    """The one frame of ``reply``, and the digest of what its client's app was told.
+
+    ``what`` the frame is and the ``mod`` that makes it are for the refusal of anything else. Raises `StrategyError` for
+    a reply that is an error, `PlaintextError`, and `FrameError`.
+    """
     if reply.error is not None:
         raise StrategyError(quoted(reply.error))
     arrays = [pair for record in reply.content.values() if isinstance(record, Arrays) for pair in record.items()]
     if len(arrays) != 1 or arrays[0][0] != UPDATE:
-        raise PlaintextError("the update is not encrypted; add fedcipher.adapters.flower.client_mod to the app's mods")
-    failed = (record_in(reply.content, CONTEXT, Config) or {}).get("unopened", [])
-    numbers = [n for n in failed if isinstance(n, int)] if isinstance(failed, list) else []
-    return frame_bytes(arrays[0][1]), context_in(reply.content), numbers
-
-
-def context_in(content: Content) -> bytes:
-    """The digest of what a client's app was told. Raises `FrameError` where there is none."""
-    said = (record_in(content, CONTEXT, Config) or {}).get("digest")
+        raise PlaintextError(f"the {what} is not encrypted; add fedcipher.adapters.flower.{mod} to the app's mods")
+    said = (record_in(reply.content, CONTEXT, Config) or {}).get("digest")
     if not isinstance(said, bytes) or len(said) != _DIGEST:
         raise FrameError("the reply does not say what its app was told")
-    return said
+    return frame_bytes(arrays[0][1]), said
 
 
 def _take_phases(content: Content, clear: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:

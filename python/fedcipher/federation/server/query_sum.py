@@ -19,7 +19,6 @@ from fedcipher.errors import (
     LayoutError,
     ModelMismatchError,
     ParameterError,
-    PlaintextError,
     RevokedError,
     RoundError,
     SetRuleError,
@@ -27,10 +26,10 @@ from fedcipher.errors import (
 )
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.fault_finder import no_part
-from fedcipher.federation.messages import QUERY, UPDATE, Arrays, Config, Content, Message, Reply, frame_bytes
+from fedcipher.federation.messages import QUERY, Config, Content, Message, Reply
 from fedcipher.federation.query import NoisyAnswers, Query, query_lanes
 from fedcipher.federation.server.committee import Committee, members_of, needed_of
-from fedcipher.federation.server.intake import context_in
+from fedcipher.federation.server.intake import frame_in, refusal_in
 from fedcipher.federation.server.link import Link
 from fedcipher.federation.server.round_ids import reserve
 from fedcipher.federation.server.round_sums import RoundSums
@@ -250,7 +249,10 @@ class QueryRun:
 
     def _take(self, reply: Reply, sums: RoundSums) -> None:
         try:
-            frame, context = _answer_of(reply)
+            refused = refusal_in(reply)
+            if refused is not None:
+                raise StrategyError(refused)
+            frame, context = frame_in(reply, "answer", "query_mod")
             _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
             named = [client for client, _ in contributions]
             for client in named:
@@ -266,17 +268,3 @@ class QueryRun:
     def _leave_out(self, node: int, error: FedcipherError) -> None:
         self._left_out[node] = quoted(f"{type(error).__name__}: {error}")
         _log.warning("the answer of node %s is left out: %s", node, self._left_out[node])
-
-
-def _answer_of(reply: Reply) -> tuple[bytes, bytes]:
-    """The frame, and what its client's app was told beside the query."""
-    if reply.reference is not None:
-        raise StrategyError(
-            f"it refused; its own log (fedcipher.federation) has the cause, reference {reply.reference}"
-        )
-    if reply.error is not None:
-        raise StrategyError(quoted(reply.error))
-    arrays = [pair for record in reply.content.values() if isinstance(record, Arrays) for pair in record.items()]
-    if len(arrays) != 1 or arrays[0][0] != UPDATE:
-        raise PlaintextError("the answer is not encrypted; add fedcipher.adapters.flower.query_mod to the app's mods")
-    return frame_bytes(arrays[0][1]), context_in(reply.content)

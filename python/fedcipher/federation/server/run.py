@@ -62,6 +62,7 @@ class ServerRun(RunState):
         setup, codec = self.setup, self.scheme.codec
         setup.check_model(names)
         self.plan, self.planned = plan or Plan(), max(rounds, 1)
+        # Refused here, and not by each client after it has trained.
         codec.check(values, list(names))
         if codec.privacy is not None:
             grid(codec.privacy, codec.bit_widths[0], sum(x.size for x in values), self.scheme.noise_shares)

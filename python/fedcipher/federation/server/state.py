@@ -102,6 +102,7 @@ class RunState:
             _log.warning("round %s has no aggregate, the global model stays: %s", record.round, why)
 
     def overtaken(self) -> bool:
+        """Whether a later run or query of this user has taken later numbers."""
         return asked_after(self.base + ROUNDS_OF_A_RUN)
 
     def note(self, part: str, metrics: Mapping[str, Any] | None, state: bytes | None = None) -> None:
