@@ -23,10 +23,10 @@ from bits_tasks import REFERENCE, TASKS, Task, run
 from page import written
 from secagg import Cohort
 
-HELD, PAGE, README = (
+HELD, PAGE, FIGURES = (
     ROOT / "research" / "results" / "bits.json",
     ROOT / "docs" / "explanation" / "bits.md",
-    ROOT / "README.md",
+    ROOT / "docs" / "evidence" / "figures.md",
 )
 VALUES, FEW = 1_200_000, 3
 FRAMES: list[tuple[str, dict[str, Any]]] = [("flashe", {}), ("bfv", {}), ("oneshot", {"members": 5})]
@@ -128,7 +128,7 @@ def spread(rows: list[dict[str, Any]]) -> str:
 
 
 def cost(rows: list[dict[str, Any]]) -> str:
-    """README.md's line."""
+    """The lines of docs/evidence/figures.md."""
     (near, near_bfv), (far, far_bfv) = (
         [frame_bits(*frame, clients, FEW) for frame in FRAMES[:2]] for clients in (10, 100)
     )
@@ -139,7 +139,7 @@ def cost(rows: list[dict[str, Any]]) -> str:
         f"{near_bfv:.2f} under `bfv`. With 100 clients a round it costs {far:.2f} and {far_bfv:.2f}. A float32 has 32.",
         f"In {len(found)} pairs of short runs on {tasks} tasks, accuracy at {FEW} bits ended {min(found):+.2f} to",
         f"{max(found):+.2f} points from that of the same seed at {REFERENCE} bits",
-        "([each pair](docs/explanation/bits.md#what-few-bits-cost-in-accuracy)).",
+        "([each pair](../explanation/bits.md#what-few-bits-cost-in-accuracy)).",
     ]
     return "\n".join(lines)
 
@@ -192,7 +192,7 @@ def main() -> None:
         return
     for marker, text in (("accuracy", accuracy(kept())), ("frames", frames()), ("others", others())):
         written("`make results-bits`", text, marker, PAGE)
-    README.write_text(filled(README.read_text(encoding="utf-8"), "bits", cost(kept())), encoding="utf-8")
+    FIGURES.write_text(filled(FIGURES.read_text(encoding="utf-8"), "bits", cost(kept())), encoding="utf-8")
 
 
 if __name__ == "__main__":
