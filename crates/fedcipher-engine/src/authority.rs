@@ -2,11 +2,11 @@
 //! a kill at any point leaves the state before or the state after. It has its name once it is whole.
 
 use crate::boot_time::BootTime;
-use crate::certificates::{Party, Role, Root, Terms};
-use crate::damage::{self, unread};
+use crate::certificates::{Role, Root, Subject, Terms};
 use crate::error::{Error, Result};
 use crate::files::{self, Draft};
-use crate::refusals::Refused;
+use crate::rejection_log::Rejection;
+use crate::store_check::{self, unread};
 use fedcipher_core::committee::Committee;
 use fedcipher_core::keys::ServerKey;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
@@ -131,7 +131,7 @@ pub struct Status {
     pub parties: Vec<Enrolled>,
     pub epochs: Vec<(Epoch, String, String, usize)>,
     pub audit: Vec<(String, String, String, Option<Epoch>)>,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<Rejection>,
 }
 
 /// In `digests`, whose the server's key is.
@@ -209,7 +209,7 @@ impl Authority {
         let mut connection = Connection::open(draft)?;
         connection.execute_batch(PRAGMAS)?;
         let root = Root::generate()?;
-        let service = Party::new(Role::Authority, "authority");
+        let service = Subject::new(Role::Authority, "authority");
         let (certificate, key) = root.issue(&service, &Terms::days(3650, reached_as))?;
         let tx = connection.transaction()?;
         tx.execute_batch(SCHEMA)?;
@@ -248,7 +248,7 @@ impl Authority {
             return Err(Error::file(&path, &format!("mode {mode:o} lets others read all keys; chmod 600 it")));
         }
         let mut this = Self::connect(folder).map_err(|e| unread(folder, &e))?;
-        damage::check_structure(&this.connection, folder)?;
+        store_check::check_structure(&this.connection, folder)?;
         let tables: u64 = this.connection.query_row("SELECT COUNT(*) FROM sqlite_master", [], |r| r.get(0))?;
         if tables == 0 {
             // An earlier version gave it its name first.
@@ -257,7 +257,7 @@ impl Authority {
             return Err(Error::file(&path, &cure));
         }
         this.committee = registry::make(&this.spec()?)?.members();
-        damage::check_content(&this.connection, folder)?;
+        store_check::check_content(&this.connection, folder)?;
         // A process that was killed between a rotation and this left its log.
         this.forget(Duration::from_millis(200))?;
         Ok(this)
@@ -297,7 +297,7 @@ impl Authority {
     }
 
     /// Counts refused attempts in the audit log; the oldest rows go when there are many.
-    pub fn refused(&mut self, rows: &[Refused]) -> Result<()> {
+    pub fn refused(&mut self, rows: &[Rejection]) -> Result<()> {
         let tx = self.begin()?;
         for row in rows {
             tx.execute(
@@ -330,7 +330,7 @@ impl Authority {
     /// Returns a device's client id.
     pub fn enrol(
         &mut self,
-        party: &Party,
+        party: &Subject,
         terms: &Terms,
         request: Option<&str>,
         out: &Path,
@@ -571,7 +571,7 @@ impl Authority {
     }
 
     /// The authority's record of whom a certificate names.
-    pub fn check(&self, party: &Party) -> Result<()> {
+    pub fn check(&self, party: &Subject) -> Result<()> {
         let found =
             self.connection.query_row("SELECT role, revoked FROM parties WHERE name = ?1", [&party.name], |r| {
                 Ok((r.get::<_, String>(0)?, r.get::<_, bool>(1)?))
@@ -689,7 +689,7 @@ impl Authority {
         let audit = audit.collect::<rusqlite::Result<_>>()?;
         let mut query = all("SELECT minute, party, what, count FROM refusals ORDER BY rowid")?;
         let refused = query.query_map([], |r| {
-            Ok(Refused { minute: r.get(0)?, party: r.get(1)?, what: r.get(2)?, count: r.get(3)? })
+            Ok(Rejection { minute: r.get(0)?, party: r.get(1)?, what: r.get(2)?, count: r.get(3)? })
         })?;
         let refused = refused.collect::<rusqlite::Result<_>>()?;
         Ok(Status { parties, epochs, audit, refused })
@@ -931,7 +931,7 @@ fn keep_log(draft: &Path) -> Result<()> {
         .and_then(|()| log.query_row("SELECT COUNT(*) FROM config", [], |_| Ok(())));
     drop(log);
     match kept {
-        Err(e) if damage::lacks_shared_map(&e) => {
+        Err(e) if store_check::lacks_shared_map(&e) => {
             let alone = Connection::open(draft)?;
             // A process that is alone needs no shared map to leave the log.
             alone.execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE;")?;

@@ -2,11 +2,11 @@
 
 use crate::authority::{self, Authority, DeviceKey, Forgotten, Issue};
 use crate::boot_time::BootTime;
-use crate::certificates::{Party, Role};
+use crate::certificates::{Role, Subject};
 use crate::error::{Error, Result};
 use crate::listen::{self, caller};
 use crate::proto::{self, authority_server};
-use crate::refusals::Refusals;
+use crate::rejection_log::RejectionLog;
 use crate::sealed_keys;
 use fedcipher_core::{ClientId, Epoch};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,13 +24,13 @@ const UPKEEP: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct AuthorityService {
     store: Arc<Mutex<Authority>>,
-    refusals: Refusals,
+    refusals: RejectionLog,
 }
 
 impl AuthorityService {
     #[must_use]
     pub fn new(store: Authority) -> Self {
-        AuthorityService { store: Arc::new(Mutex::new(store)), refusals: Refusals::default() }
+        AuthorityService { store: Arc::new(Mutex::new(store)), refusals: RejectionLog::default() }
     }
 
     /// Runs `work` on the store.
@@ -52,7 +52,7 @@ impl AuthorityService {
     }
 
     /// Notes a connection that was turned away, without touching the store.
-    pub fn turned(&self, party: &impl ToString, what: &str) {
+    pub fn rejected_connection(&self, party: &impl ToString, what: &str) {
         self.counted(party, &format!("refuse {what}"));
     }
 
@@ -124,7 +124,7 @@ impl AuthorityService {
     }
 
     /// The caller, who must be enrolled.
-    pub fn known<T>(&self, request: &Request<T>) -> Result<Party> {
+    pub fn known<T>(&self, request: &Request<T>) -> Result<Subject> {
         let party = caller(request).map_err(|error| match listen::origin(request) {
             Some(origin) => self.refuse(&origin, "a certificate of no party", error),
             None => error,
@@ -138,7 +138,7 @@ impl AuthorityService {
     }
 
     /// The caller, who must be enrolled in `role`; `known` has asked the store when the call began.
-    fn enrolled<T>(&self, request: &Request<T>, role: Role) -> Result<Party> {
+    fn enrolled<T>(&self, request: &Request<T>, role: Role) -> Result<Subject> {
         let party = caller(request)?;
         if party.role != role {
             let error = Error::Access(format!("{party} called what is for a {}", role.name()));

@@ -64,18 +64,18 @@ impl Role {
 
 /// A certificate's holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Party {
+pub struct Subject {
     pub role: Role,
     pub name: String,
     /// Of a host: the devices that it may use.
     pub devices: BTreeSet<String>,
 }
 
-impl Party {
+impl Subject {
     /// A party that uses no devices.
     #[must_use]
     pub fn new(role: Role, name: &str) -> Self {
-        Party { role, name: name.to_owned(), devices: BTreeSet::new() }
+        Subject { role, name: name.to_owned(), devices: BTreeSet::new() }
     }
 
     /// A host names the devices that it may use, nobody else names any.
@@ -97,7 +97,7 @@ impl Party {
     }
 }
 
-impl std::fmt::Display for Party {
+impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.role.name(), self.name)
     }
@@ -113,7 +113,7 @@ pub fn check_name(name: &str) -> Result<()> {
 }
 
 /// Who a verified certificate names.
-pub fn party(der: &[u8]) -> Result<Party> {
+pub fn subject(der: &[u8]) -> Result<Subject> {
     let bad = |reason: &str| Error::Access(format!("the certificate {reason}; use one made by fedcipher-authority"));
     let (_, certificate) = X509Certificate::from_der(der).map_err(|e| bad(&format!("cannot be read ({e})")))?;
     let names = certificate.subject_alternative_name().map_err(|e| bad(&e.to_string()))?;
@@ -131,16 +131,16 @@ pub fn party(der: &[u8]) -> Result<Party> {
         }
     }
     let (role, name) = found.ok_or_else(|| bad("names no fedcipher party"))?;
-    let party = Party { role, name: name.to_owned(), devices };
-    party.check().map_err(|error| bad(&format!("names what no party is ({error})")))?;
-    Ok(party)
+    let subject = Subject { role, name: name.to_owned(), devices };
+    subject.check().map_err(|error| bad(&format!("names what no subject is ({error})")))?;
+    Ok(subject)
 }
 
 /// Who a PEM certificate names.
-pub fn party_of_pem(pem: &[u8]) -> Result<Party> {
+pub fn subject_of_pem(pem: &[u8]) -> Result<Subject> {
     let (_, pem) =
         x509_parser::pem::parse_x509_pem(pem).map_err(|e| Error::Access(format!("the certificate is no PEM ({e})")))?;
-    party(&pem.contents)
+    subject(&pem.contents)
 }
 
 fn failed(error: rcgen::Error) -> Error {
@@ -194,16 +194,16 @@ impl Root {
     }
 
     /// A certificate and a new key for it, PEM.
-    pub fn issue(&self, party: &Party, terms: &Terms) -> Result<(String, String)> {
+    pub fn issue(&self, subject: &Subject, terms: &Terms) -> Result<(String, String)> {
         let key = KeyPair::generate().map_err(failed)?;
-        let certificate = leaf(party, terms)?.signed_by(&key, &self.issuer()?).map_err(failed)?;
+        let certificate = leaf(subject, terms)?.signed_by(&key, &self.issuer()?).map_err(failed)?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
     /// A certificate for the key of a request; all else the request says is ignored.
-    pub fn sign(&self, request: &str, party: &Party, terms: &Terms) -> Result<String> {
+    pub fn sign(&self, request: &str, subject: &Subject, terms: &Terms) -> Result<String> {
         let request = CertificateSigningRequestParams::from_pem(request).map_err(failed)?;
-        let certificate = leaf(party, terms)?.signed_by(&request.public_key, &self.issuer()?).map_err(failed)?;
+        let certificate = leaf(subject, terms)?.signed_by(&request.public_key, &self.issuer()?).map_err(failed)?;
         Ok(certificate.pem())
     }
 }
@@ -265,20 +265,20 @@ fn uri(what: &str, name: &str) -> Result<SanType> {
     Ok(SanType::URI(format!("{SCHEME}{what}:{name}").try_into().map_err(failed)?))
 }
 
-fn leaf(party: &Party, terms: &Terms) -> Result<CertificateParams> {
-    party.check()?;
+fn leaf(subject: &Subject, terms: &Terms) -> Result<CertificateParams> {
+    subject.check()?;
     check_terms(terms)?;
     // Whom nobody connects to can pass for nobody who is connected to, under whatever name.
-    let names = if party.role.is_reached() { terms.reached_as.clone() } else { Vec::new() };
+    let names = if subject.role.is_reached() { terms.reached_as.clone() } else { Vec::new() };
     let mut params = CertificateParams::new(names).map_err(failed)?;
-    params.subject_alt_names.push(uri(party.role.name(), &party.name)?);
-    for device in &party.devices {
+    params.subject_alt_names.push(uri(subject.role.name(), &subject.name)?);
+    for device in &subject.devices {
         params.subject_alt_names.push(uri(USES, device)?);
     }
-    params.distinguished_name.push(DnType::CommonName, party.name.as_str());
+    params.distinguished_name.push(DnType::CommonName, subject.name.as_str());
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if party.role.is_reached() {
+    if subject.role.is_reached() {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     params.not_before = terms.from;
@@ -295,15 +295,15 @@ mod tests {
     #[test]
     fn a_certificate_names_its_party_whatever_the_request_says() {
         let root = Root::generate().unwrap();
-        let nic = Party::new(Role::Device, "nic-1");
+        let nic = Subject::new(Role::Device, "nic-1");
         let terms = Terms::days(1, vec!["localhost".into(), "127.0.0.1".into()]);
         let (certificate, _) = root.issue(&nic, &terms).unwrap();
-        assert_eq!(party_of_pem(certificate.as_bytes()).unwrap(), nic);
+        assert_eq!(subject_of_pem(certificate.as_bytes()).unwrap(), nic);
         let (csr, _) = request("nic-99").unwrap();
-        assert_eq!(party_of_pem(root.sign(&csr, &nic, &terms).unwrap().as_bytes()).unwrap(), nic);
+        assert_eq!(subject_of_pem(root.sign(&csr, &nic, &terms).unwrap().as_bytes()).unwrap(), nic);
         assert!(root.sign("nonsense", &nic, &terms).is_err());
-        assert!(party_of_pem(root.certificate.as_bytes()).is_err());
-        assert!(party_of_pem(b"nonsense").is_err());
+        assert!(subject_of_pem(root.certificate.as_bytes()).is_err());
+        assert!(subject_of_pem(b"nonsense").is_err());
         for name in ["", "a b", "../x", "-x", "a:b"] {
             assert!(check_name(name).is_err(), "{name}");
         }
@@ -326,11 +326,12 @@ mod tests {
     fn attack_24_a_certificate_names_the_devices_of_a_host_and_of_nobody_else() {
         let root = Root::generate().unwrap();
         let terms = Terms::days(1, vec!["localhost".into()]);
-        let read =
-            |party: &Party| root.issue(party, &terms).and_then(|(certificate, _)| party_of_pem(certificate.as_bytes()));
-        let of = |role, devices: &[&str]| Party {
+        let read = |subject: &Subject| {
+            root.issue(subject, &terms).and_then(|(certificate, _)| subject_of_pem(certificate.as_bytes()))
+        };
+        let of = |role, devices: &[&str]| Subject {
             devices: devices.iter().map(|device| (*device).to_owned()).collect(),
-            ..Party::new(role, "one")
+            ..Subject::new(role, "one")
         };
         for devices in [&["nic-1"][..], &["nic-1", "nic-2", "uses"]] {
             let host = of(Role::Host, devices);
@@ -341,9 +342,9 @@ mod tests {
         read(&of(Role::Host, &many[1..])).unwrap();
         let without =
             [of(Role::Host, &[]), of(Role::Host, &many), of(Role::Device, &["nic-1"]), of(Role::Server, &["a"])];
-        for party in without.iter().chain(["", "a:b", "a b", "../a", "ü", "a\n"].map(|d| of(Role::Host, &[d])).iter())
+        for subject in without.iter().chain(["", "a:b", "a b", "../a", "ü", "a\n"].map(|d| of(Role::Host, &[d])).iter())
         {
-            assert!(read(party).is_err(), "{party:?}");
+            assert!(read(subject).is_err(), "{subject:?}");
         }
     }
 
@@ -353,11 +354,11 @@ mod tests {
         let root = Root::generate().unwrap();
         let terms = Terms::days(1, vec![]);
         let signed = |uris: &[&str]| {
-            let mut params = leaf(&Party::new(Role::Server, "one"), &terms).unwrap();
+            let mut params = leaf(&Subject::new(Role::Server, "one"), &terms).unwrap();
             let name = |uri: &&str| SanType::URI(format!("{SCHEME}{uri}").try_into().unwrap());
             params.subject_alt_names = uris.iter().map(name).collect();
             let key = KeyPair::generate().unwrap();
-            party_of_pem(params.signed_by(&key, &root.issuer().unwrap()).unwrap().pem().as_bytes())
+            subject_of_pem(params.signed_by(&key, &root.issuer().unwrap()).unwrap().pem().as_bytes())
         };
         assert!(signed(&["host:one", "uses:nic-1"]).is_ok());
         for uris in [

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::proto::{
     self, authority_client, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request, engine_client,
 };
-use crate::ring::{PLACES, Ring};
+use crate::ring::{SLOTS, SharedMemoryRing};
 use crate::text::quoted;
 use crate::tls::Credentials;
 use crate::{CHUNK, FRAME, MAX_MESSAGE, MESSAGE, WINDOW};
@@ -123,7 +123,7 @@ impl std::fmt::Display for Target {
 pub fn channel(
     target: &Target,
     credentials: Option<&Path>,
-    ring: Option<Arc<Ring>>,
+    ring: Option<Arc<SharedMemoryRing>>,
     patience: &Patience,
 ) -> Result<Channel> {
     let common = |endpoint: Endpoint| {
@@ -287,7 +287,7 @@ pub struct Decrypted {
 /// A connection, and what it shares with the engine.
 struct Link {
     client: engine_client::EngineClient<Channel>,
-    ring: Option<Arc<Ring>>,
+    ring: Option<Arc<SharedMemoryRing>>,
     /// When the last call ended.
     used: Instant,
 }
@@ -296,7 +296,8 @@ impl Link {
     fn new(runtime: &Runtime, target: &Target, credentials: Option<&Path>, patience: &Patience) -> Result<Self> {
         let ring = match target {
             Target::Unix(_) => {
-                let made = Ring::make().map_err(|e| Error::Configuration(format!("no memory to share: {e}")))?;
+                let made =
+                    SharedMemoryRing::make().map_err(|e| Error::Configuration(format!("no memory to share: {e}")))?;
                 made.map(Arc::new)
             }
             Target::Tls { .. } => None,
@@ -351,7 +352,7 @@ impl Credit {
 
 /// One call's bytes on their way to the engine: through the ring where there is one.
 struct Upload<'a, Message> {
-    ring: Option<&'a Ring>,
+    ring: Option<&'a SharedMemoryRing>,
     credit: &'a Credit,
     messages: mpsc::Sender<Message>,
     inline: fn(Bytes) -> Message,
@@ -364,7 +365,7 @@ struct Upload<'a, Message> {
 
 impl<'a, Message> Upload<'a, Message> {
     fn new(
-        ring: Option<&'a Ring>,
+        ring: Option<&'a SharedMemoryRing>,
         credit: &'a Credit,
         messages: mpsc::Sender<Message>,
         inline: fn(Bytes) -> Message,
@@ -379,10 +380,10 @@ impl<'a, Message> Upload<'a, Message> {
             let (part, rest) = bytes.split_at(bytes.len().min(full - self.filled));
             match self.ring {
                 Some(ring) => {
-                    while self.sent.saturating_sub(self.credit.taken.get()) >= PLACES as u64 {
+                    while self.sent.saturating_sub(self.credit.taken.get()) >= SLOTS as u64 {
                         self.credit.told.notified().await;
                     }
-                    ring.put_up(self.sent, self.filled, part)?;
+                    ring.write_part(self.sent, self.filled, part)?;
                 }
                 None => self.pending.extend_from_slice(part),
             }
@@ -415,14 +416,14 @@ impl<'a, Message> Upload<'a, Message> {
 
 /// One call's bytes on their way from the engine, into memory that waits for them.
 struct Download<'a> {
-    ring: Option<&'a Ring>,
+    ring: Option<&'a SharedMemoryRing>,
     taken: u64,
     at: usize,
 }
 
 impl<'a> Download<'a> {
     /// Before the call begins.
-    fn new(ring: Option<&'a Ring>) -> Result<Self> {
+    fn new(ring: Option<&'a SharedMemoryRing>) -> Result<Self> {
         ring.map_or(Ok(()), |ring| ring.taken(0))?;
         Ok(Download { ring, taken: 0, at: 0 })
     }
@@ -443,7 +444,7 @@ impl<'a> Download<'a> {
     fn shared(&mut self, place: &mut [u8], len: u32) -> Option<()> {
         let ring = self.ring?;
         let slot = self.next(place, len as usize).filter(|slot| slot.len() <= CHUNK)?;
-        ring.take_down(self.taken, slot).ok()?;
+        ring.read_reply_slot(self.taken, slot).ok()?;
         self.taken += 1;
         Some(())
     }
@@ -451,7 +452,7 @@ impl<'a> Download<'a> {
 
 /// What a host asks an engine to encrypt.
 #[derive(Debug)]
-pub struct Sealed<'a> {
+pub struct EncryptRequest<'a> {
     pub epoch: Epoch,
     pub round: RoundId,
     pub weight: Weight,
@@ -520,14 +521,19 @@ impl EngineClient {
     /// Streams `tensors` to the engine and its frame into `place`.
     pub fn encrypt(
         &mut self,
-        what: &Sealed<'_>,
+        what: &EncryptRequest<'_>,
         tensors: &[&[f32]],
         place: &mut dyn Place,
     ) -> Result<proto::EncryptDone> {
         self.call(|this| this.try_encrypt(what, tensors, place))
     }
 
-    fn try_encrypt(&self, what: &Sealed<'_>, tensors: &[&[f32]], place: &mut dyn Place) -> Result<proto::EncryptDone> {
+    fn try_encrypt(
+        &self,
+        what: &EncryptRequest<'_>,
+        tensors: &[&[f32]],
+        place: &mut dyn Place,
+    ) -> Result<proto::EncryptDone> {
         let ring = self.link.ring.as_deref();
         let begin = proto::EncryptBegin {
             device: self.device.clone(),

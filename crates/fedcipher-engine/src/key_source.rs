@@ -5,9 +5,9 @@ use crate::client::{Patience, Peer, Target, channel};
 use crate::engine_service::KeySource;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::hosts::Hosts;
 use crate::keyring::Keyring;
 use crate::proto::{self, authority_client::AuthorityClient};
+use crate::revoked_hosts::RevokedHosts;
 use crate::sealed_keys::Recipient;
 use crate::tls::Credentials;
 use fedcipher_core::keys::{ClientKey, ServerKey};
@@ -63,7 +63,7 @@ fn read_identity(state: &Path, device: &str) -> Result<Option<Identity>> {
 /// The connection to one authority, for all devices of an engine.
 pub struct AuthoritySource {
     keyring: Arc<Keyring>,
-    hosts: Arc<Hosts>,
+    hosts: Arc<RevokedHosts>,
     instance: Vec<u8>,
     /// Rosters whose parties are in the log.
     shown: Mutex<BTreeSet<[u8; 32]>>,
@@ -82,7 +82,7 @@ struct Line {
 
 /// The device that a credentials folder belongs to.
 pub fn device_of(folder: &Path) -> Result<String> {
-    let party = certificates::party_of_pem(&Credentials::new(folder).certificate()?)?;
+    let party = certificates::subject_of_pem(&Credentials::new(folder).certificate()?)?;
     if party.role == certificates::Role::Device {
         return Ok(party.name);
     }
@@ -99,7 +99,7 @@ impl AuthoritySource {
     /// `devices`: name and credentials folder; `hosts` learns whom the authority has revoked.
     pub fn new(
         keyring: Arc<Keyring>,
-        hosts: Arc<Hosts>,
+        hosts: Arc<RevokedHosts>,
         target: &Target,
         devices: &[(String, std::path::PathBuf)],
     ) -> Result<Self> {

@@ -42,7 +42,7 @@ impl Granted {
 }
 
 /// One device in one epoch.
-pub struct Party {
+pub struct DeviceKeys {
     pub epoch: Epoch,
     pub client: ClientId,
     key_id: [u8; 16],
@@ -53,10 +53,10 @@ pub struct Party {
     member: Option<Box<dyn Member>>,
 }
 
-impl Party {
+impl DeviceKeys {
     fn new(spec: Arc<str>, scheme: &dyn Scheme, key: &ClientKey, state: &Path) -> Result<Self> {
         let roles = scheme.roles(key)?;
-        Ok(Party {
+        Ok(DeviceKeys {
             epoch: key.tag.epoch,
             client: key.client,
             key_id: key.tag.key_id,
@@ -107,7 +107,7 @@ impl Party {
 #[derive(Default)]
 struct Device {
     scheme: Option<(Arc<str>, Arc<dyn Scheme>)>,
-    parties: BTreeMap<Epoch, Arc<Party>>,
+    parties: BTreeMap<Epoch, Arc<DeviceKeys>>,
 }
 
 /// Has prekeys end by the clock, though nobody calls their members: now, and after each `every`.
@@ -134,7 +134,7 @@ pub struct Keyring {
     accelerators: Option<Arc<dyn Accelerators>>,
     devices: RwLock<BTreeMap<String, Device>>,
     /// Parties whose epochs have ended, and whose streams may be under way.
-    ended: std::sync::Mutex<Vec<Arc<Party>>>,
+    ended: std::sync::Mutex<Vec<Arc<DeviceKeys>>>,
 }
 
 impl Keyring {
@@ -177,11 +177,11 @@ impl Keyring {
         // Nobody else has used this key: a file's marker says so, or the authority, which issues a device's key of
         // an epoch to one state folder only.
         ledger::register(key, &self.state)?;
-        let party = Arc::new(Party::new(Arc::clone(&spec), scheme.as_ref(), key, &self.state)?);
+        let device_keys = Arc::new(DeviceKeys::new(Arc::clone(&spec), scheme.as_ref(), key, &self.state)?);
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         let slot = devices.entry(device.to_owned()).or_default();
         slot.scheme = Some((spec, scheme));
-        slot.parties.insert(party.epoch, party);
+        slot.parties.insert(device_keys.epoch, device_keys);
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Keyring {
     /// prekeys of these again, so they go at once.
     pub fn keep(&self, device: &str, usable: &[Epoch]) {
         let ended = self.end(device, usable);
-        ended.iter().for_each(|party| party.tidy(device, |member| member.forget()));
+        ended.iter().for_each(|device_keys| device_keys.tidy(device, |member| member.forget()));
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(ended);
         self.retire();
     }
@@ -197,20 +197,22 @@ impl Keyring {
     /// Deletes the ledgers of ended epochs, of which no stream is under way any more.
     fn retire(&self) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.retain(|party| Arc::strong_count(party) > 1 || party.encrypts() || !self.is_retired(party));
+        ended.retain(|device_keys| {
+            Arc::strong_count(device_keys) > 1 || device_keys.encrypts() || !self.is_retired(device_keys)
+        });
     }
 
     /// What nobody waits for: an error goes to the log, and the next look tries again.
-    fn is_retired(&self, party: &Party) -> bool {
-        let gone = ledger::retire(&party.key_id, party.client, &self.state);
+    fn is_retired(&self, device_keys: &DeviceKeys) -> bool {
+        let gone = ledger::retire(&device_keys.key_id, device_keys.client, &self.state);
         if let Err(error) = &gone {
-            tracing::warn!(epoch = party.epoch.get(), "ledgers of an ended epoch stay undeleted: {error}");
+            tracing::warn!(epoch = device_keys.epoch.get(), "ledgers of an ended epoch stay undeleted: {error}");
         }
         gone.is_ok()
     }
 
     /// Takes the parties of `device` out whose epochs are not `usable`.
-    fn end(&self, device: &str, usable: &[Epoch]) -> Vec<Arc<Party>> {
+    fn end(&self, device: &str, usable: &[Epoch]) -> Vec<Arc<DeviceKeys>> {
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         let Some(device) = devices.get_mut(device) else { return Vec::new() };
         let ended: Vec<Epoch> = device.parties.keys().copied().filter(|epoch| !usable.contains(epoch)).collect();
@@ -221,7 +223,9 @@ impl Keyring {
     pub fn expire(&self) {
         let names: Vec<String> = self.read().keys().cloned().collect();
         for name in names {
-            self.parties(&name).iter().for_each(|party| party.tidy(&name, |member| member.expire()));
+            self.all_device_keys(&name)
+                .iter()
+                .for_each(|device_keys| device_keys.tidy(&name, |member| member.expire()));
         }
         self.retire();
     }
@@ -234,25 +238,26 @@ impl Keyring {
 
     /// The device in each epoch held.
     #[must_use]
-    pub fn parties(&self, device: &str) -> Vec<Arc<Party>> {
+    pub fn all_device_keys(&self, device: &str) -> Vec<Arc<DeviceKeys>> {
         self.read().get(device).map(|d| d.parties.values().cloned().collect()).unwrap_or_default()
     }
 
     /// The epochs of `device` under whose key nothing is opened any more, since a forgery was tried.
     #[must_use]
     pub fn closed(&self, device: &str) -> Vec<Epoch> {
-        let closed = |party: &Arc<Party>| {
-            let open = party.decryptor.as_ref().map(Decryptor::check_open);
-            matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(party.epoch)
+        let closed = |device_keys: &Arc<DeviceKeys>| {
+            let open = device_keys.decryptor.as_ref().map(Decryptor::check_open);
+            matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(device_keys.epoch)
         };
-        self.parties(device).iter().filter_map(closed).collect()
+        self.all_device_keys(device).iter().filter_map(closed).collect()
     }
 
     /// The party of a device in `epoch`, or in the newest.
-    pub fn party(&self, device: &Granted, epoch: Option<Epoch>) -> Result<Arc<Party>> {
+    pub fn device_keys(&self, device: &Granted, epoch: Option<Epoch>) -> Result<Arc<DeviceKeys>> {
         let (devices, name) = (self.read(), device.name());
         let parties = devices.get(name).map(|d| &d.parties);
-        let newest = parties.and_then(|p| p.last_key_value()).map(|(epoch, party)| (*epoch, Arc::clone(party)));
+        let newest =
+            parties.and_then(|p| p.last_key_value()).map(|(epoch, device_keys)| (*epoch, Arc::clone(device_keys)));
         let Some((last, newest)) = newest else {
             return Err(Error::Access(format!("device {name} has no key yet; see that the authority serves it")));
         };

@@ -16,27 +16,25 @@ pub mod text;
 pub mod tls;
 
 #[cfg(feature = "server")]
+pub mod affinity;
+#[cfg(feature = "server")]
 pub mod authority;
 #[cfg(feature = "server")]
 pub mod authority_service;
 #[cfg(feature = "server")]
 pub mod boot_time;
 #[cfg(feature = "server")]
-pub mod calls;
+pub mod call_limits;
 #[cfg(feature = "server")]
 pub mod certificates;
 #[cfg(feature = "server")]
+pub mod connection_limiter;
+#[cfg(feature = "server")]
 pub mod console;
-#[cfg(feature = "server")]
-pub mod cores;
-#[cfg(feature = "server")]
-mod damage;
-#[cfg(feature = "server")]
-pub mod door;
 #[cfg(feature = "server")]
 pub mod engine_service;
 #[cfg(feature = "server")]
-pub mod hosts;
+pub mod hardening;
 #[cfg(feature = "server")]
 pub mod key_source;
 #[cfg(feature = "server")]
@@ -44,19 +42,21 @@ pub mod keyring;
 #[cfg(feature = "server")]
 pub mod listen;
 #[cfg(feature = "server")]
-pub mod lockdown;
-#[cfg(feature = "server")]
 pub mod logs;
+#[cfg(feature = "server")]
+pub mod memory_budget;
 #[cfg(feature = "server")]
 pub mod metrics;
 #[cfg(feature = "server")]
-pub mod refusals;
+pub mod rejection_log;
+#[cfg(feature = "server")]
+pub mod revoked_hosts;
 #[cfg(feature = "server")]
 pub mod sealed_keys;
 #[cfg(feature = "server")]
-pub mod streams;
+mod store_check;
 #[cfg(feature = "server")]
-pub mod unfinished;
+pub mod streams;
 
 pub use error::{Error, Result};
 

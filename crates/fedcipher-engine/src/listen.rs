@@ -1,15 +1,15 @@
 //! Where a service listens and who may come in.
 
-use crate::calls::Limits;
+use crate::call_limits::CallLimits;
 use crate::client::Target;
-use crate::door::{Admitted, Door, Greeted, Origin, Work};
+use crate::connection_limiter::{Admitted, CallTracker, ConnectionLimiter, Origin, Work};
 use crate::error::{Error, Result};
 use crate::files::modes::check_place;
-use crate::hosts::Hosts;
 use crate::keyring::Devices;
-use crate::ring::Ring;
+use crate::revoked_hosts::RevokedHosts;
+use crate::ring::SharedMemoryRing;
 use crate::{FRAME, WINDOW, certificates};
-use certificates::{Party, Role};
+use certificates::{Role, Subject};
 use rustix::fs::{Gid, Mode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -39,7 +39,7 @@ const PONG: Duration = Duration::from_secs(30);
 
 /// A server with the limits of this protocol; a request that is one message has `request` to come in.
 #[must_use]
-pub fn server(request: Duration) -> Server<Stack<Limits, Identity>> {
+pub fn server(request: Duration) -> Server<Stack<CallLimits, Identity>> {
     Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(2 * WINDOW)
@@ -47,22 +47,22 @@ pub fn server(request: Duration) -> Server<Stack<Limits, Identity>> {
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(QUIET))
         .http2_keepalive_timeout(Some(PONG))
-        .layer(Limits { request })
+        .layer(CallLimits { request })
 }
 
 /// Who is at the other end of a connection, and the ring it has brought.
 #[derive(Debug, Clone)]
 pub struct Peer {
     origin: Origin,
-    ring: Option<Arc<Ring>>,
-    greeted: Greeted,
+    ring: Option<Arc<SharedMemoryRing>>,
+    tracker: CallTracker,
 }
 
 impl Peer {
     /// A call of it, under way until what this returns is dropped.
     #[must_use]
     pub fn call(&self) -> Work {
-        self.greeted.call()
+        self.tracker.call()
     }
 }
 
@@ -77,10 +77,10 @@ pub async fn tcp(target: &Target) -> Result<TcpListener> {
     TcpListener::bind((host.as_str(), *port)).await.map_err(|e| Error::Configuration(format!("{target}: {e}")))
 }
 
-/// Connections let in at `door`, without Nagle's delay: a chunk's last packet does not wait for the other
+/// Connections let in at `limiter`, without Nagle's delay: a chunk's last packet does not wait for the other
 /// side's answer.
 #[must_use]
-pub fn incoming(listener: TcpListener, door: Arc<Door>) -> Connections<TcpStream> {
+pub fn incoming(listener: TcpListener, limiter: Arc<ConnectionLimiter>) -> Connections<TcpStream> {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         loop {
@@ -89,10 +89,10 @@ pub fn incoming(listener: TcpListener, door: Arc<Door>) -> Connections<TcpStream
                 accepted = listener.accept() => accepted,
             };
             let Ok((socket, address)) = accepted else {
-                exhausted(&door).await;
+                exhausted(&limiter).await;
                 continue;
             };
-            let Some(pass) = door.admit(Origin::address(address.ip())) else { continue };
+            let Some(pass) = limiter.admit(Origin::address(address.ip())) else { continue };
             // Only speed is lost.
             let _ = socket.set_nodelay(true);
             if sender.send(Ok(Admitted { socket, pass, ring: None })).await.is_err() {
@@ -104,8 +104,8 @@ pub fn incoming(listener: TcpListener, door: Arc<Door>) -> Connections<TcpStream
 }
 
 /// No descriptor for the next connection, say.
-async fn exhausted(door: &Door) {
-    door.make_room();
+async fn exhausted(limiter: &ConnectionLimiter) {
+    limiter.make_room();
     tokio::time::sleep(PAUSE).await;
 }
 
@@ -186,7 +186,7 @@ pub fn group(text: &str) -> Result<Gid> {
 }
 
 /// Connections of the Unix socket; one whose greeting is slow or malformed holds up no other.
-pub fn local(listener: UnixListener, door: Arc<Door>) -> Connections<UnixStream> {
+pub fn local(listener: UnixListener, limiter: Arc<ConnectionLimiter>) -> Connections<UnixStream> {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         loop {
@@ -195,11 +195,11 @@ pub fn local(listener: UnixListener, door: Arc<Door>) -> Connections<UnixStream>
                 accepted = listener.accept() => accepted,
             };
             let Ok((socket, _)) = accepted else {
-                exhausted(&door).await;
+                exhausted(&limiter).await;
                 continue;
             };
             let Ok(user) = socket.peer_cred().map(|peer| peer.uid()) else { continue };
-            let Some(pass) = door.admit(Origin::User(user)) else { continue };
+            let Some(pass) = limiter.admit(Origin::User(user)) else { continue };
             let sender = sender.clone();
             let mut io = Admitted { socket, pass, ring: None };
             tokio::spawn(async move {
@@ -221,9 +221,9 @@ pub fn local(listener: UnixListener, door: Arc<Door>) -> Connections<UnixStream>
 }
 
 /// What a connection over the Unix socket begins with.
-async fn greet(socket: &UnixStream) -> Result<Option<Arc<Ring>>> {
+async fn greet(socket: &UnixStream) -> Result<Option<Arc<SharedMemoryRing>>> {
     let failed = |e: std::io::Error| Error::Truncated(format!("a connection's greeting: {e}"));
-    let greeting = socket.async_io(Interest::READABLE, || Ring::greeting(socket)).await.map_err(failed)?;
+    let greeting = socket.async_io(Interest::READABLE, || SharedMemoryRing::greeting(socket)).await.map_err(failed)?;
     Ok(greeting.transpose()?.map(Arc::new))
 }
 
@@ -231,13 +231,13 @@ impl<S> Connected for Admitted<S> {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer { origin: self.pass.origin(), ring: self.ring.clone(), greeted: self.pass.greeted() }
+        Peer { origin: self.pass.origin(), ring: self.ring.clone(), tracker: self.pass.call_tracker() }
     }
 }
 
 /// The ring of the connection that a call came over.
 #[must_use]
-pub fn ring<T>(request: &Request<T>) -> Option<Arc<Ring>> {
+pub fn ring<T>(request: &Request<T>) -> Option<Arc<SharedMemoryRing>> {
     request.extensions().get::<Peer>().and_then(|peer| peer.ring.clone())
 }
 
@@ -248,10 +248,10 @@ pub fn origin<T>(request: &Request<T>) -> Option<Origin> {
 }
 
 /// Who the verified certificate of a call names.
-pub fn caller<T>(request: &Request<T>) -> Result<Party> {
+pub fn caller<T>(request: &Request<T>) -> Result<Subject> {
     let certificates = request.extensions().get::<TlsConnectInfo<Peer>>().and_then(TlsConnectInfo::peer_certs);
     let leaf = certificates.as_ref().and_then(|chain| chain.first());
-    certificates::party(leaf.ok_or_else(|| Error::Access("this call needs a client certificate".into()))?)
+    certificates::subject(leaf.ok_or_else(|| Error::Access("this call needs a client certificate".into()))?)
 }
 
 /// What a call may use: the [`Guard`] leaves it with each that it lets in.
@@ -298,7 +298,7 @@ impl std::str::FromStr for UserDevice {
 pub struct Guard {
     pub hosts: BTreeSet<String>,
     pub users: BTreeMap<u32, BTreeSet<String>>,
-    pub revoked: Arc<Hosts>,
+    pub revoked: Arc<RevokedHosts>,
 }
 
 impl Guard {
@@ -317,7 +317,7 @@ impl Guard {
             return Err(Error::Revoked(party.to_string()));
         }
         if party.role == Role::Host && self.hosts.contains(&party.name) {
-            let Party { name, devices, .. } = party;
+            let Subject { name, devices, .. } = party;
             return Ok(Grant { host: Some(name.clone()), owner: name, devices: Devices::Named(devices) });
         }
         Err(Error::Access(format!("{party} may not use this engine; start it with --host for each training host")))
@@ -339,9 +339,9 @@ pub struct Pages {
 }
 
 impl Pages {
-    pub async fn bind(address: std::net::SocketAddr, door: Arc<Door>) -> std::io::Result<Self> {
+    pub async fn bind(address: std::net::SocketAddr, limiter: Arc<ConnectionLimiter>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        Ok(Pages { address: listener.local_addr()?, connections: incoming(listener, door) })
+        Ok(Pages { address: listener.local_addr()?, connections: incoming(listener, limiter) })
     }
 
     /// Where they are: of port 0 the one that was free.

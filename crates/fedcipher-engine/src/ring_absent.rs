@@ -3,13 +3,13 @@
 use crate::Result;
 
 /// Chunks on their way, in each direction.
-pub const PLACES: usize = 8;
+pub const SLOTS: usize = 8;
 
 /// What a system without `memfd` never has.
 #[derive(Debug)]
-pub enum Ring {}
+pub enum SharedMemoryRing {}
 
-impl Ring {
+impl SharedMemoryRing {
     /// None, always.
     pub fn make() -> std::io::Result<Option<Self>> {
         Ok(None)
@@ -21,12 +21,12 @@ impl Ring {
     }
 
     /// As in Linux.
-    pub fn put_up(&self, _: u64, _: usize, _: &[u8]) -> Result<()> {
+    pub fn write_part(&self, _: u64, _: usize, _: &[u8]) -> Result<()> {
         match *self {}
     }
 
     /// As in Linux.
-    pub fn take_down(&self, _: u64, _: &mut [u8]) -> Result<()> {
+    pub fn read_reply_slot(&self, _: u64, _: &mut [u8]) -> Result<()> {
         match *self {}
     }
 

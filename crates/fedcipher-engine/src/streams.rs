@@ -1,14 +1,14 @@
-//! The two pumps: values in and ciphertext out, ciphertext in and values out, a few pieces at a time.
+//! The two sessions: values in and ciphertext out, ciphertext in and values out, a few pieces at a time.
 //!
-//! Backpressure is the connection's: a pump reads no more while its reader does not take what it made.
+//! Backpressure is the connection's: a session reads no more while its reader does not take what it made.
 
 use crate::error::{Error, Result};
-use crate::keyring::Party;
+use crate::keyring::DeviceKeys;
+use crate::memory_budget::Reservation;
 use crate::metrics::Metrics;
 use crate::proto::{self, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request};
-use crate::ring::Ring;
+use crate::ring::SharedMemoryRing;
 use crate::text::quoted;
-use crate::unfinished::Held;
 use crate::{CHUNK, MAX_MESSAGE, MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
 use fedcipher_core::codec::{Layout, Means, Rounding, Sums, Update};
@@ -44,7 +44,7 @@ impl Chunk {
 }
 
 /// A message of the host.
-pub trait Carrier {
+pub trait ChunkMessage {
     /// The chunk it carries, if it is not another part.
     fn chunk(self) -> Option<Chunk>;
 }
@@ -57,9 +57,9 @@ pub trait Reply: Sized {
     fn shared(len: u32) -> Self::Part;
 }
 
-macro_rules! carries {
+macro_rules! chunk_messages {
     ($request:ident, $in:ident :: $chunk:ident, $reply:ident, $out:ident :: $sent:ident) => {
-        impl Carrier for proto::$request {
+        impl ChunkMessage for proto::$request {
             fn chunk(self) -> Option<Chunk> {
                 match self.part? {
                     $in::Part::$chunk(bytes) => Some(Chunk::Bytes(bytes)),
@@ -87,12 +87,12 @@ macro_rules! carries {
     };
 }
 
-carries!(EncryptRequest, encrypt_request::Values, EncryptReply, encrypt_reply::Frame);
-carries!(DecryptRequest, decrypt_request::Frame, DecryptReply, decrypt_reply::Values);
+chunk_messages!(EncryptRequest, encrypt_request::Values, EncryptReply, encrypt_reply::Frame);
+chunk_messages!(DecryptRequest, decrypt_request::Frame, DecryptReply, decrypt_reply::Values);
 
 /// The engine's side of a connection's ring, for one call.
-pub struct RingEnd {
-    ring: Arc<Ring>,
+pub struct RingSide {
+    ring: Arc<SharedMemoryRing>,
     /// Chunks of the host that have been read.
     taken: u64,
     /// The host has not been told of all of them.
@@ -101,32 +101,32 @@ pub struct RingEnd {
     sent: u64,
 }
 
-impl RingEnd {
+impl RingSide {
     #[must_use]
-    pub fn new(ring: Arc<Ring>) -> Self {
-        RingEnd { ring, taken: 0, owed: false, sent: 0 }
+    pub fn new(ring: Arc<SharedMemoryRing>) -> Self {
+        RingSide { ring, taken: 0, owed: false, sent: 0 }
     }
 }
 
 /// Between two looks whether a full ring has a place again; the ring holds more than a host takes in that time.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One stream's ends.
-pub struct Pump<'a, In, Out> {
+pub struct StreamSession<'a, In, Out> {
     pub requests: &'a mut In,
     pub replies: &'a Sender<std::result::Result<Out, Status>>,
-    pub ring: Option<RingEnd>,
+    pub ring: Option<RingSide>,
     pub metrics: &'a Metrics,
     /// Longest silence of the host.
     pub stall: Duration,
     /// This call's share of what all may hold of what has not come whole.
-    pub held: Held,
+    pub held: Reservation,
 }
 
-impl<In, Message, Out> Pump<'_, In, Out>
+impl<In, Message, Out> StreamSession<'_, In, Out>
 where
     In: Stream<Item = std::result::Result<Message, Status>> + Unpin,
-    Message: Carrier,
+    Message: ChunkMessage,
     Out: Reply,
 {
     /// The next message, or none at the end of the stream.
@@ -153,10 +153,10 @@ where
     }
 
     /// `chunk`'s bytes into `place`, of its length.
-    fn take(&mut self, chunk: &Chunk, place: &mut [u8]) -> Result<()> {
+    fn copy_chunk(&mut self, chunk: &Chunk, place: &mut [u8]) -> Result<()> {
         match (chunk, &mut self.ring) {
             (Chunk::Shared(_), Some(end)) => {
-                end.ring.take_up(end.taken, place)?;
+                end.ring.read_slot(end.taken, place)?;
                 end.taken += 1;
                 end.owed = true;
             }
@@ -171,14 +171,14 @@ where
     }
 
     /// Sends bytes through the ring if there is one, else in messages.
-    async fn give(&mut self, bytes: &[u8], counted: &str) -> Result<()> {
+    async fn send_bytes(&mut self, bytes: &[u8], counted: &str) -> Result<()> {
         self.metrics.moved(counted, bytes.len());
         let most = self.ring.as_ref().map_or(MESSAGE, |_| CHUNK);
         for chunk in bytes.chunks(most) {
-            self.place().await?;
+            self.wait_for_slot().await?;
             let part = match &mut self.ring {
                 Some(end) => {
-                    end.ring.put_down(end.sent, chunk)?;
+                    end.ring.write_slot(end.sent, chunk)?;
                     end.sent += 1;
                     #[expect(clippy::cast_possible_truncation, reason = "at most CHUNK")]
                     Out::shared(chunk.len() as u32)
@@ -191,17 +191,17 @@ where
     }
 
     /// Waits until the host has taken enough that the ring has a free place.
-    async fn place(&self) -> Result<()> {
+    async fn wait_for_slot(&self) -> Result<()> {
         let Some(end) = &self.ring else { return Ok(()) };
         let began = Instant::now();
-        while !end.ring.free_down(end.sent) {
+        while !end.ring.slot_is_free(end.sent) {
             if self.replies.is_closed() {
                 return Err(Error::Truncated("the host has gone".into()));
             }
             if began.elapsed() > self.stall {
                 return Err(stalled(self.stall));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.metrics.phase("wait", began.elapsed().as_secs_f64());
         Ok(())
@@ -255,16 +255,16 @@ fn missing(done: usize, of: usize, what: &str) -> Error {
 
 // --- encrypting ------------------------------------------------------------------------------
 
-impl<In> Pump<'_, In, proto::EncryptReply>
+impl<In> StreamSession<'_, In, proto::EncryptReply>
 where
     In: Stream<Item = std::result::Result<proto::EncryptRequest, Status>> + Unpin,
 {
     /// The rest of an Encrypt call after its `begin`.
-    pub async fn encrypt(&mut self, party: &Arc<Party>, begin: proto::EncryptBegin) -> Result<()> {
-        let job = Arc::new(Job { layout: Layout::decode(&begin.layout)?, party: Arc::clone(party), begin });
+    pub async fn encrypt(&mut self, device_keys: &Arc<DeviceKeys>, begin: proto::EncryptBegin) -> Result<()> {
+        let job = Arc::new(Job { layout: Layout::decode(&begin.layout)?, device_keys: Arc::clone(device_keys), begin });
         let own = Arc::clone(&job);
         // The round is on disk before anything of it exists.
-        let mut encryptor = party.encryptor().await?;
+        let mut encryptor = device_keys.encryptor().await?;
         let begun = compute(move || Ok(encryptor.start(&own.terms())?)).await?;
         let done = match begun {
             Some(frame) => self.encrypt_pieces(&job, frame).await?,
@@ -283,12 +283,12 @@ where
         }
         let start = window.len();
         window.resize(start + chunk.len() / 4, 0.0);
-        self.take(&chunk, bytemuck::cast_slice_mut(&mut window[start..]))?;
+        self.copy_chunk(&chunk, bytemuck::cast_slice_mut(&mut window[start..]))?;
         Ok(true)
     }
 
     async fn frame(&mut self, bytes: &[u8]) -> Result<()> {
-        self.give(bytes, "frame_out").await
+        self.send_bytes(bytes, "frame_out").await
     }
 
     async fn frame_len(&mut self, len: usize) -> Result<()> {
@@ -344,7 +344,7 @@ where
         if flat.len() < elements {
             return Err(missing(flat.len(), elements, "values"));
         }
-        let mut encryptor = job.party.encryptor().await?;
+        let mut encryptor = job.device_keys.encryptor().await?;
         let (frame, done) = compute(move || job.encrypt(&mut encryptor, &flat)).await?;
         self.frame_len(frame.len()).await?;
         self.frame(&frame).await?;
@@ -359,7 +359,7 @@ fn too_many(elements: usize) -> Error {
 /// What an Encrypt call was asked for.
 struct Job {
     layout: Layout,
-    party: Arc<Party>,
+    device_keys: Arc<DeviceKeys>,
     begin: proto::EncryptBegin,
 }
 
@@ -411,7 +411,7 @@ fn seal(frame: &mut SealingFrame, part: &Update<'_>, out: &mut Vec<u8>, done: &m
 
 // --- decrypting ------------------------------------------------------------------------------
 
-impl<In> Pump<'_, In, proto::DecryptReply>
+impl<In> StreamSession<'_, In, proto::DecryptReply>
 where
     In: Stream<Item = std::result::Result<proto::DecryptRequest, Status>> + Unpin,
 {
@@ -424,7 +424,7 @@ where
             let start = buffer.len();
             self.held.grow_to(start + chunk.len())?;
             buffer.resize(start + chunk.len(), 0);
-            self.take(&chunk, &mut buffer[start..])?;
+            self.copy_chunk(&chunk, &mut buffer[start..])?;
         }
         Ok(())
     }
@@ -444,25 +444,25 @@ where
     /// The rest of a Decrypt call after its `begin` and [`Self::head`].
     pub async fn decrypt(
         &mut self,
-        party: &Arc<Party>,
+        device_keys: &Arc<DeviceKeys>,
         begin: &proto::DecryptBegin,
         mut buffer: BytesMut,
         head_len: usize,
         head: wire::Head,
     ) -> Result<()> {
-        let prefix_len = party.decryptor()?.prefix_len(head.header.contributions.len()).min(head.payload_len);
+        let prefix_len = device_keys.decryptor()?.prefix_len(head.header.contributions.len()).min(head.payload_len);
         self.fill(&mut buffer, head_len + prefix_len).await?;
         let form = if begin.sums { Form::Sums } else { Form::Means };
         let start = &buffer[..head_len + prefix_len];
-        let done = match OpeningFrame::start(party.decryptor()?, start, &expected(begin), form)? {
+        let done = match OpeningFrame::start(device_keys.decryptor()?, start, &expected(begin), form)? {
             Some(opening) => self.decrypt_pieces(opening, buffer, head_len).await?,
-            None => self.decrypt_whole(Arc::clone(party), begin.clone(), form, buffer, head_len, &head).await?,
+            None => self.decrypt_whole(Arc::clone(device_keys), begin.clone(), form, buffer, head_len, &head).await?,
         };
         self.send(decrypt_reply::Part::Done(done)).await
     }
 
     async fn values(&mut self, bytes: &[u8]) -> Result<()> {
-        self.give(bytes, "values_out").await
+        self.send_bytes(bytes, "values_out").await
     }
 
     async fn opened(&mut self, header: &wire::Header) -> Result<()> {
@@ -512,7 +512,7 @@ where
 
     async fn decrypt_whole(
         &mut self,
-        party: Arc<Party>,
+        device_keys: Arc<DeviceKeys>,
         begin: proto::DecryptBegin,
         form: Form,
         mut buffer: BytesMut,
@@ -527,7 +527,7 @@ where
         self.end().await?;
         let began = Instant::now();
         let decrypted =
-            compute(move || Ok(whole(party.decryptor()?, &buffer, &expected(&begin), form).map_err(unopened)?));
+            compute(move || Ok(whole(device_keys.decryptor()?, &buffer, &expected(&begin), form).map_err(unopened)?));
         let (summary, mut values) = decrypted.await?;
         self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
         self.opened(&summary.header).await?;

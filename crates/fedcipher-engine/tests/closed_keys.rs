@@ -5,7 +5,7 @@
 use fedcipher_core::Epoch;
 use fedcipher_engine::authority::Authority;
 use fedcipher_engine::boot_time::BootTime;
-use fedcipher_engine::certificates::{Party, Role, Terms};
+use fedcipher_engine::certificates::{Role, Subject, Terms};
 use std::collections::BTreeSet;
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ fn authority(root: &TempDir, corrupt_clients: u64) -> Authority {
     let mut authority = Authority::open(&store).unwrap();
     for name in DEVICES {
         authority
-            .enrol(&Party::new(Role::Device, name), &Terms::days(1, vec![]), None, &root.path().join(name))
+            .enrol(&Subject::new(Role::Device, name), &Terms::days(1, vec![]), None, &root.path().join(name))
             .unwrap();
     }
     authority.rotate(false).unwrap();

@@ -4,7 +4,7 @@
 
 use fedcipher_core::Epoch;
 use fedcipher_engine::authority::Authority;
-use fedcipher_engine::certificates::{Party, Role, Terms};
+use fedcipher_engine::certificates::{Role, Subject, Terms};
 
 /// As `fedcipher spec` has it.
 const SPEC: &str = r#"{"scheme": "flashe", "params": {"clients": 4, "max_weight": 1, "min_contributions": 3, "masking":
@@ -24,7 +24,7 @@ fn a_revocation_that_was_killed_before_its_rotation_still_gets_it() {
         drop(Authority::init(&store, SPEC, vec!["localhost".into()], None).unwrap());
         let mut authority = Authority::open(&store).unwrap();
         for name in ["stays", "goes"] {
-            let party = Party::new(Role::Device, name);
+            let party = Subject::new(Role::Device, name);
             authority.enrol(&party, &Terms::days(1, vec![]), None, &root.path().join(name)).unwrap();
         }
         assert_eq!(authority.rotate(false).unwrap(), Epoch::new(1));

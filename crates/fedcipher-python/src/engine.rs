@@ -4,7 +4,7 @@ use crate::numbers::{Int, bare, ints};
 use crate::{Contributions, Layout, Opened, PlaceInPython, contributions, raise_as, slices};
 use fedcipher_core::scheme::Expect;
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
-use fedcipher_engine::client::{self, Patience, Sealed, Values};
+use fedcipher_engine::client::{self, EncryptRequest, Patience, Values};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -59,7 +59,7 @@ impl EngineClient {
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64, f64, f64)> {
         let tensors = slices(&arrays)?;
         let mut place = PlaceInPython(None);
-        let what = Sealed {
+        let what = EncryptRequest {
             epoch: epoch.0,
             round: round.0,
             weight: weight.0,

@@ -3,16 +3,16 @@
 use clap::{Parser, Subcommand};
 use fedcipher_engine::authority::{Authority, Enrolled, Forgotten};
 use fedcipher_engine::authority_service::AuthorityService;
-use fedcipher_engine::certificates::{self, Party, Role, Terms};
+use fedcipher_engine::certificates::{self, Role, Subject, Terms};
 use fedcipher_engine::client::Target;
+use fedcipher_engine::connection_limiter::ConnectionLimiter;
 use fedcipher_engine::console::{self, say};
-use fedcipher_engine::door::Door;
 use fedcipher_engine::files::read_text;
 use fedcipher_engine::proto::authority_server::AuthorityServer;
-use fedcipher_engine::refusals::Refused;
+use fedcipher_engine::rejection_log::Rejection;
 use fedcipher_engine::text::one_line;
 use fedcipher_engine::tls::Credentials;
-use fedcipher_engine::{Error, MAX_ASKED, Result, listen, lockdown, logs};
+use fedcipher_engine::{Error, MAX_ASKED, Result, hardening, listen, logs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -143,8 +143,8 @@ fn run(options: Options) -> Result<ExitCode> {
     // Keys pass through the memory of all but `status`; those that only enrol go on with a warning.
     match &options.command {
         Command::Status { .. } => {}
-        Command::Init { .. } | Command::Enrol { .. } => lockdown::lock_down(true)?,
-        _ => lockdown::lock_down(options.allow_swap)?,
+        Command::Init { .. } | Command::Enrol { .. } => hardening::harden(true)?,
+        _ => hardening::harden(options.allow_swap)?,
     }
     match options.command {
         Command::Init { spec, names, corrupt_clients } => {
@@ -168,7 +168,7 @@ fn run(options: Options) -> Result<ExitCode> {
                 terms.from = parsed.map_err(|e| Error::Configuration(format!("--from {from}: {e}")))?;
             }
             let request = request.as_deref().map(read_text).transpose()?;
-            let party = Party { role, name, devices: devices.into_iter().collect() };
+            let party = Subject { role, name, devices: devices.into_iter().collect() };
             let mut store = Authority::open(&options.state)?;
             let client = store.enrol(&party, &terms, request.as_deref(), &out)?;
             match client {
@@ -202,7 +202,7 @@ fn run(options: Options) -> Result<ExitCode> {
         Command::Status { audit } => status(&Authority::open(&options.state)?, audit)?,
         Command::Serve { listen, rotate_every, exit_with_parent } => {
             if exit_with_parent {
-                lockdown::exit_with_parent()?;
+                hardening::exit_with_parent()?;
             }
             let store = Authority::open(&options.state)?;
             let failed = |e: std::io::Error| Error::Configuration(format!("no event loop: {e}"));
@@ -264,7 +264,7 @@ fn status(store: &Authority, audit: bool) -> Result<()> {
             let epoch = epoch.map_or(String::new(), |e| format!(" epoch {e}"));
             (at.clone(), format!("{at} {party}: {action}{epoch}"))
         });
-        let refused = status.refused.into_iter().map(|Refused { minute, party, what, count }| {
+        let refused = status.refused.into_iter().map(|Rejection { minute, party, what, count }| {
             let line = format!("{minute} {party}: {what}, {count} in this minute");
             (minute, line)
         });
@@ -279,8 +279,8 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     let credentials = Credentials::new(&store.service_folder());
     let service = AuthorityService::new(store);
     let noted = service.clone();
-    let door = Door::new(Box::new(move |origin, what| {
-        noted.turned(&origin, what);
+    let limiter = ConnectionLimiter::new(Box::new(move |origin, what| {
+        noted.rejected_connection(&origin, what);
     }));
     tokio::spawn(service.clone().upkeep());
     tokio::spawn(service.clone().replacements());
@@ -308,7 +308,7 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     let calls = AuthorityServer::new(service).max_decoding_message_size(MAX_ASKED);
     let router = server.add_service(InterceptedService::new(calls, known));
     let result = tokio::select! {
-        result = router.serve_with_incoming(listen::incoming(listener, door)) => result.map_err(failed),
+        result = router.serve_with_incoming(listen::incoming(listener, limiter)) => result.map_err(failed),
         () = until => Ok(()),
     };
     ending.write_refusals();

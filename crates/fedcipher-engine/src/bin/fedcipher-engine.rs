@@ -6,18 +6,18 @@ use fedcipher_core::keys::ClientKey;
 use fedcipher_core::registry;
 use fedcipher_core::rlwe::accelerator::Accelerators;
 use fedcipher_engine::client::Target;
-use fedcipher_engine::door::Door;
+use fedcipher_engine::connection_limiter::ConnectionLimiter;
 use fedcipher_engine::engine_service::{EngineService, KeySource, NoSource};
-use fedcipher_engine::hosts::Hosts;
 use fedcipher_engine::key_source::{AuthoritySource, device_of};
 use fedcipher_engine::keyring::{self, Keyring};
 use fedcipher_engine::listen::{self, Guard, Pages, UserDevice};
+use fedcipher_engine::memory_budget::MemoryBudget;
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
+use fedcipher_engine::revoked_hosts::RevokedHosts;
 use fedcipher_engine::text::one_line;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
-use fedcipher_engine::unfinished::Unfinished;
-use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, console, cores, files, lockdown, logs};
+use fedcipher_engine::{Error, MAX_REQUEST, Result, affinity, certificates, console, files, hardening, logs};
 use rustix::fs::Gid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -156,12 +156,13 @@ fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Serve(options) => {
-            lockdown::lock_down(options.allow_swap)?;
+            hardening::harden(options.allow_swap)?;
             if options.exit_with_parent {
-                lockdown::exit_with_parent()?;
+                hardening::exit_with_parent()?;
             }
-            cores::encrypting(options.threads.into(), options.roam).map_err(|e| Error::Configuration(e.to_string()))?;
-            let runtime = cores::event_loop(options.roam);
+            affinity::start_worker_threads(options.threads.into(), options.roam)
+                .map_err(|e| Error::Configuration(e.to_string()))?;
+            let runtime = affinity::event_loop(options.roam);
             runtime.map_err(|e| Error::Configuration(format!("no event loop: {e}")))?.block_on(serve(&options))
         }
     }
@@ -216,18 +217,18 @@ async fn serve(options: &Serve) -> Result<()> {
         }
     }
     // In the log only where it is asked for: there may be very many.
-    let door = Door::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
+    let limiter = ConnectionLimiter::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
     let pages = match options.metrics {
         None => None,
         Some(address) => {
-            let pages = Pages::bind(address, Arc::clone(&door)).await;
+            let pages = Pages::bind(address, Arc::clone(&limiter)).await;
             Some(pages.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?)
         }
     };
     let metrics = Metrics::new().map_err(|e| Error::Configuration(e.to_string()))?;
     let accelerators = accelerators(options, &metrics)?;
     let keyring = Arc::new(Keyring::new(&options.state, &names).with_accelerators(accelerators));
-    let hosts = Arc::new(Hosts::default());
+    let hosts = Arc::new(RevokedHosts::default());
     let mut _in_use: Vec<InUse> = Vec::new();
     let source: Arc<dyn KeySource> = match &options.authority {
         None => {
@@ -249,14 +250,14 @@ async fn serve(options: &Serve) -> Result<()> {
         metrics: Arc::clone(&metrics),
         stall: Duration::from_secs(options.stall),
         ahead_elements: options.ahead,
-        unfinished: Unfinished::new(options.unfinished_mib),
+        unfinished: MemoryBudget::new(options.unfinished_mib),
     };
     if let Some(pages) = pages {
         tracing::info!("metrics at {}", pages.address());
         let page = Arc::clone(&metrics).router();
         tokio::spawn(async move { axum::serve(pages, page).await });
     }
-    listen_until_told(options, service, metrics, door).await
+    listen_until_told(options, service, metrics, limiter).await
 }
 
 #[cfg(feature = "accelerator")]
@@ -347,7 +348,7 @@ async fn listen_until_told(
     options: &Serve,
     service: EngineService,
     metrics: Arc<Metrics>,
-    door: Arc<Door>,
+    limiter: Arc<ConnectionLimiter>,
 ) -> Result<()> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<EngineServer<EngineService>>().await;
@@ -381,7 +382,7 @@ async fn listen_until_told(
     let serving = async {
         match &options.listen {
             Target::Unix(path) => {
-                let incoming = listen::local(listen::unix(path, socket_group(options)?)?, door);
+                let incoming = listen::local(listen::unix(path, socket_group(options)?)?, limiter);
                 let _socket = SocketFile(path);
                 tracing::info!("listening on {}", options.listen);
                 router.serve_with_incoming_shutdown(incoming, until).await.map_err(failed)
@@ -390,7 +391,7 @@ async fn listen_until_told(
                 let listener = listen::tcp(&options.listen).await?;
                 let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
                 tracing::info!("listening on {address}");
-                router.serve_with_incoming_shutdown(listen::incoming(listener, door), until).await.map_err(failed)
+                router.serve_with_incoming_shutdown(listen::incoming(listener, limiter), until).await.map_err(failed)
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Refused attempts on their way to the audit log, counted by party, reason and minute: whoever tries all day
+//! Rejected attempts on their way to the audit log, counted by party, reason and minute: whoever tries all day
 //! fills a few rows, not the disk.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ const OTHERS: &str = "others";
 
 /// A row: how often `party` was refused something in `minute`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct Rejection {
     pub minute: String,
     pub party: String,
     pub what: String,
@@ -23,16 +23,16 @@ struct Counts {
     /// Of this minute: how many of each are not in the store yet.
     known: BTreeMap<(String, String), u64>,
     /// Of minutes before.
-    past: Vec<Refused>,
+    past: Vec<Rejection>,
 }
 
 impl Counts {
-    fn drain(&mut self) -> Vec<Refused> {
+    fn drain(&mut self) -> Vec<Rejection> {
         let mut rows = std::mem::take(&mut self.past);
         for ((party, what), count) in &mut self.known {
             if *count > 0 {
                 let (minute, party, what) = (self.minute.clone(), party.clone(), what.clone());
-                rows.push(Refused { minute, party, what, count: std::mem::take(count) });
+                rows.push(Rejection { minute, party, what, count: std::mem::take(count) });
             }
         }
         rows
@@ -41,9 +41,9 @@ impl Counts {
 
 /// What has been refused and is not in the store yet.
 #[derive(Clone, Default)]
-pub struct Refusals(Arc<Mutex<Counts>>);
+pub struct RejectionLog(Arc<Mutex<Counts>>);
 
-impl Refusals {
+impl RejectionLog {
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +66,7 @@ impl Refusals {
 
     /// The rows for the store, each count once.
     #[must_use]
-    pub fn take(&self) -> Vec<Refused> {
+    pub fn take(&self) -> Vec<Rejection> {
         self.counts().drain()
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn many_attempts_are_few_rows_and_no_attempt_is_lost() {
-        let refusals = Refusals::default();
+        let refusals = RejectionLog::default();
         assert!(refusals.note("10:00", "device a".into(), "refuse revoked"));
         assert!(!refusals.note("10:00", "device a".into(), "refuse revoked"));
         assert_eq!(refusals.take()[0].count, 2);

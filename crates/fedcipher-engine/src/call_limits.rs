@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::listen::Peer;
-use crate::{MAX_ASKED, door};
+use crate::{MAX_ASKED, connection_limiter};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use std::future::Future;
@@ -21,27 +21,27 @@ const STREAMED: [&str; 4] = ["Encrypt", "Decrypt", "ImportState", "Answer"];
 
 /// Puts the limits around a service.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct CallLimits {
     /// For a whole request that is one message.
     pub request: Duration,
 }
 
-impl<S> Layer<S> for Limits {
-    type Service = Calls<S>;
+impl<S> Layer<S> for CallLimits {
+    type Service = LimitedCalls<S>;
 
-    fn layer(&self, inner: S) -> Calls<S> {
-        Calls { inner, request: self.request }
+    fn layer(&self, inner: S) -> LimitedCalls<S> {
+        LimitedCalls { inner, request: self.request }
     }
 }
 
-/// A service under [`Limits`].
+/// A service under [`CallLimits`].
 #[derive(Debug, Clone)]
-pub struct Calls<S> {
+pub struct LimitedCalls<S> {
     inner: S,
     request: Duration,
 }
 
-impl<S> Service<Request<Body>> for Calls<S>
+impl<S> Service<Request<Body>> for LimitedCalls<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
@@ -64,15 +64,15 @@ where
             request
         } else {
             let seconds = self.request;
-            request.map(|body| Body::new(Single { body, left: MAX_ASKED, until: None, seconds }))
+            request.map(|body| Body::new(SingleRequest { body, left: MAX_ASKED, until: None, seconds }))
         };
         let answer = self.inner.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Body::new(Answer { body, _work: work }))) })
+        Box::pin(async move { Ok(answer.await?.map(|body| Body::new(CountedAnswer { body, _under_way: work }))) })
     }
 }
 
 /// The body of a request that is one message.
-struct Single {
+struct SingleRequest {
     body: Body,
     left: usize,
     /// From the first look on: who is asked looks at once.
@@ -80,7 +80,7 @@ struct Single {
     seconds: Duration,
 }
 
-impl http_body::Body for Single {
+impl http_body::Body for SingleRequest {
     type Data = Bytes;
     type Error = Status;
 
@@ -112,12 +112,12 @@ impl http_body::Body for Single {
 }
 
 /// The body of an answer; the call is over when it is.
-struct Answer {
+struct CountedAnswer {
     body: Body,
-    _work: Option<door::Work>,
+    _under_way: Option<connection_limiter::Work>,
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for CountedAnswer {
     type Data = Bytes;
     type Error = Status;
 

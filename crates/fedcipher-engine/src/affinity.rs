@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The cores this process may use.
 #[derive(Debug)]
-pub struct Cores(Vec<usize>);
+pub struct AllowedCores(Vec<usize>);
 
-impl Cores {
+impl AllowedCores {
     #[must_use]
     pub fn allowed() -> Self {
         let set = sched_getaffinity(None).unwrap_or_default();
-        Cores((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
+        AllowedCores((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
     }
 
     #[must_use]
@@ -34,15 +34,15 @@ impl Cores {
 }
 
 /// Starts the threads that encrypt, `threads` of them or (0) one a core, each on its core unless `roam`.
-pub fn encrypting(threads: usize, roam: bool) -> Result<(), rayon::ThreadPoolBuildError> {
-    let cores = Cores::allowed();
+pub fn start_worker_threads(threads: usize, roam: bool) -> Result<(), rayon::ThreadPoolBuildError> {
+    let cores = AllowedCores::allowed();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(if threads > 0 { threads } else { cores.count() });
     if roam { pool } else { pool.start_handler(move |index| cores.pin(index)) }.build_global()
 }
 
 /// The event loop: a chunk is encrypted where its message was read; other threads go on reading meanwhile.
 pub fn event_loop(roam: bool) -> std::io::Result<tokio::runtime::Runtime> {
-    let cores = Cores::allowed();
+    let cores = AllowedCores::allowed();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(cores.count().max(2)).enable_all();
     if !roam {

@@ -10,23 +10,23 @@ const UNIT: usize = 1 << 10;
 
 /// The bytes that all calls may hold; one host's at most half of them, so that it keeps nobody else out.
 #[derive(Clone)]
-pub struct Unfinished {
+pub struct MemoryBudget {
     free: Arc<Semaphore>,
     of: Arc<Mutex<BTreeMap<String, usize>>>,
     mib: u32,
 }
 
-impl Unfinished {
+impl MemoryBudget {
     #[must_use]
     pub fn new(mib: u32) -> Self {
         let units = ((mib as usize) << 20) / UNIT;
-        Unfinished { free: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))), of: Arc::default(), mib }
+        MemoryBudget { free: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))), of: Arc::default(), mib }
     }
 
     /// A call of `host` that holds nothing yet.
     #[must_use]
-    pub fn call(&self, host: &str) -> Held {
-        Held { all: self.clone(), host: host.to_owned(), held: None }
+    pub fn call(&self, host: &str) -> Reservation {
+        Reservation { all: self.clone(), host: host.to_owned(), held: None }
     }
 
     fn of(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
@@ -35,13 +35,13 @@ impl Unfinished {
 }
 
 /// One call's share, given back when it is dropped.
-pub struct Held {
-    all: Unfinished,
+pub struct Reservation {
+    all: MemoryBudget,
     host: String,
     held: Option<OwnedSemaphorePermit>,
 }
 
-impl Held {
+impl Reservation {
     /// Takes what is missing to `bytes`. Refused, and not waited for, where others hold it: who waits with half a
     /// message would wait for others that do the same.
     pub fn grow_to(&mut self, bytes: usize) -> Result<()> {
@@ -64,7 +64,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let mut of = self.all.of();
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn calls_hold_no_more_than_all_may_and_give_it_back() {
-        let all = Unfinished::new(2);
+        let all = MemoryBudget::new(2);
         let (mut one, mut other) = (all.call("a"), all.call("a"));
         one.grow_to(600 << 10).unwrap();
         // What it has already it does not take again.

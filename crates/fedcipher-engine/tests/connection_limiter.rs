@@ -2,7 +2,7 @@
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
-use fedcipher_engine::door::{Door, Origin, Pass, Work};
+use fedcipher_engine::connection_limiter::{ConnectionLimiter, Origin, Pass, Work};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
@@ -11,24 +11,29 @@ const MOST: usize = 10;
 const ONE: Origin = Origin::User(1);
 const OTHER: Origin = Origin::User(2);
 
-/// What a door has turned away.
-type Turned = Arc<Mutex<Vec<(Origin, &'static str)>>>;
+/// What a limiter has turned away.
+type OnRejected = Arc<Mutex<Vec<(Origin, &'static str)>>>;
 
-/// A door with room for [`MOST`] connections, and its memory.
-fn door() -> (Arc<Door>, Turned) {
-    let turned = Turned::default();
-    let told = Arc::clone(&turned);
-    let door = Door::new(Box::new(move |origin, what| told.lock().unwrap().push((origin, what))));
+/// A limiter with room for [`MOST`] connections, and its memory.
+fn limiter() -> (Arc<ConnectionLimiter>, OnRejected) {
+    let on_rejected = OnRejected::default();
+    let told = Arc::clone(&on_rejected);
+    let limiter = ConnectionLimiter::new(Box::new(move |origin, what| told.lock().unwrap().push((origin, what))));
     // Half are kept for what is no connection, and one may take two.
     let limit = Rlimit { current: Some(4 * MOST as u64), maximum: getrlimit(Resource::Nofile).maximum };
     setrlimit(Resource::Nofile, limit).unwrap();
-    (door, turned)
+    (limiter, on_rejected)
 }
 
 /// Connections, each with a call under way if they are at work.
-fn admitted(door: &Arc<Door>, origin: Origin, count: usize, at_work: bool) -> Vec<(Pass, Option<Work>)> {
-    let passes = (0..count).map(|_| door.admit(origin).unwrap());
-    passes.map(|pass| (at_work.then(|| pass.greeted().call()), pass)).map(|(work, pass)| (pass, work)).collect()
+fn admitted(
+    limiter: &Arc<ConnectionLimiter>,
+    origin: Origin,
+    count: usize,
+    at_work: bool,
+) -> Vec<(Pass, Option<Work>)> {
+    let passes = (0..count).map(|_| limiter.admit(origin).unwrap());
+    passes.map(|pass| (at_work.then(|| pass.call_tracker().call()), pass)).map(|(work, pass)| (pass, work)).collect()
 }
 
 /// One after the other: the limit is of both.
@@ -40,57 +45,57 @@ async fn places_are_shared() {
 }
 
 async fn one_peer_has_half_of_the_places() {
-    let (door, turned) = door();
-    let held = admitted(&door, ONE, MOST / 2, true);
-    assert!(door.admit(ONE).is_none());
-    assert_eq!(*turned.lock().unwrap(), [(ONE, "connection, too many are open")]);
-    let others = admitted(&door, OTHER, MOST / 2, true);
-    assert!(door.admit(Origin::User(3)).is_none(), "full of those who are at work");
+    let (limiter, on_rejected) = limiter();
+    let held = admitted(&limiter, ONE, MOST / 2, true);
+    assert!(limiter.admit(ONE).is_none());
+    assert_eq!(*on_rejected.lock().unwrap(), [(ONE, "connection, too many are open")]);
+    let others = admitted(&limiter, OTHER, MOST / 2, true);
+    assert!(limiter.admit(Origin::User(3)).is_none(), "full of those who are at work");
     drop((held, others));
-    admitted(&door, ONE, MOST / 2, true);
+    admitted(&limiter, ONE, MOST / 2, true);
 }
 
 async fn who_has_said_nothing_makes_room_the_oldest_first() {
-    let (door, turned) = door();
-    let mut silent = admitted(&door, ONE, MOST / 2, false);
+    let (limiter, on_rejected) = limiter();
+    let mut silent = admitted(&limiter, ONE, MOST / 2, false);
     // For its own peer, whose places are taken.
-    let own = admitted(&door, ONE, 1, true);
+    let own = admitted(&limiter, ONE, 1, true);
     let (mut oldest, _) = silent.remove(0);
     assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
     drop(oldest);
     // For anybody, once all are.
-    let others = admitted(&door, OTHER, MOST / 2, true);
-    let third = admitted(&door, Origin::User(3), 1, true);
+    let others = admitted(&limiter, OTHER, MOST / 2, true);
+    let third = admitted(&limiter, Origin::User(3), 1, true);
     let (mut oldest, _) = silent.remove(0);
     assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
     drop(oldest);
-    assert_eq!(*turned.lock().unwrap(), [(ONE, "silent connection, for a newer one"); 2]);
+    assert_eq!(*on_rejected.lock().unwrap(), [(ONE, "silent connection, for a newer one"); 2]);
     drop((silent, own, others, third));
 }
 
 /// Who has been refused once, or has called long ago, answers pings for ever.
 async fn whose_calls_are_over_makes_room_after_those_who_have_said_nothing() {
-    let (door, turned) = door();
-    let mut held = admitted(&door, ONE, MOST / 2, true);
+    let (limiter, on_rejected) = limiter();
+    let mut held = admitted(&limiter, ONE, MOST / 2, true);
     for (_, work) in held.iter_mut().take(2) {
         *work = None;
     }
     // Two calls of one connection, of which one is over.
-    drop(held[2].0.greeted().call());
-    let silent = admitted(&door, OTHER, 1, false);
+    drop(held[2].0.call_tracker().call());
+    let silent = admitted(&limiter, OTHER, 1, false);
     for _ in 0..2 {
-        let new = admitted(&door, ONE, 1, true);
+        let new = admitted(&limiter, ONE, 1, true);
         let (mut oldest, _) = held.remove(0);
         assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
         held.extend(new);
     }
-    assert!(door.admit(ONE).is_none(), "the others are at work");
-    let others = admitted(&door, OTHER, MOST / 2 - 1, true);
-    let third = admitted(&door, Origin::User(3), 1, true);
+    assert!(limiter.admit(ONE).is_none(), "the others are at work");
+    let others = admitted(&limiter, OTHER, MOST / 2 - 1, true);
+    let third = admitted(&limiter, Origin::User(3), 1, true);
     let (mut last, _) = silent.into_iter().next().unwrap();
     assert_eq!(last.ended().await.kind(), ErrorKind::ConnectionAborted);
     drop(last);
     let told = [(ONE, "connection, too many are open"), (OTHER, "silent connection, for a newer one")];
-    assert_eq!(*turned.lock().unwrap(), told);
+    assert_eq!(*on_rejected.lock().unwrap(), told);
     drop((held, others, third));
 }

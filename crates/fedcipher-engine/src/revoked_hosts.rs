@@ -6,9 +6,9 @@ use tokio::sync::watch;
 
 /// Names are enrolled once, so one that has been revoked stays so.
 #[derive(Debug, Default)]
-pub struct Hosts(watch::Sender<BTreeSet<String>>);
+pub struct RevokedHosts(watch::Sender<BTreeSet<String>>);
 
-impl Hosts {
+impl RevokedHosts {
     /// What the authority says now.
     pub fn revoked(&self, names: impl IntoIterator<Item = String>) {
         let names: BTreeSet<String> = names.into_iter().collect();

@@ -1,11 +1,11 @@
 //! How many connections a service holds and how long one may say nothing: what strangers could use up.
 //!
 //! A connection is *greeted* when its first call has arrived: TLS, HTTP/2 and the call's headers are through.
-//! Until then it has [`GREETING`]. After that HTTP/2's own pings ([`crate::listen::server`]) end it when its peer is
+//! Until then it has [`FIRST_CALL_LIMIT`]. After that HTTP/2's own pings ([`crate::listen::server`]) end it when its peer is
 //! gone. One with no call under way makes room for a newer one when its peer or the service has too many: a peer that
 //! has called once, and been refused, answers pings for ever.
 
-use crate::ring::Ring;
+use crate::ring::SharedMemoryRing;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 /// Longest time from a connection's beginning to its first call.
-pub const GREETING: Duration = Duration::from_secs(10);
+pub const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Most connections where descriptors would allow more.
 const MOST: usize = 4096;
 /// Descriptors for all that is not a connection: the store, ledgers, the listener.
@@ -58,12 +58,12 @@ impl std::fmt::Display for Origin {
 }
 
 /// What to do about a connection that has ended without a call; it must not block.
-pub type Turned = Box<dyn Fn(Origin, &'static str) + Send + Sync>;
+pub type OnRejected = Box<dyn Fn(Origin, &'static str) + Send + Sync>;
 
 /// The open connections of one service.
-pub struct Door {
+pub struct ConnectionLimiter {
     open: Mutex<Open>,
-    turned: Turned,
+    on_rejected: OnRejected,
 }
 
 #[derive(Default)]
@@ -76,7 +76,7 @@ struct Open {
 
 struct Entry {
     origin: Origin,
-    greeted: bool,
+    has_called: bool,
     /// Calls under way.
     calls: usize,
     close: oneshot::Sender<()>,
@@ -98,7 +98,7 @@ impl Open {
     /// under way.
     fn make_room(&mut self, origin: Option<Origin>) -> bool {
         let idle = || self.all.iter().filter(|(_, e)| e.calls == 0 && origin.is_none_or(|origin| origin == e.origin));
-        let oldest = idle().find(|(_, e)| !e.greeted).or_else(|| idle().next()).map(|(id, _)| *id);
+        let oldest = idle().find(|(_, e)| !e.has_called).or_else(|| idle().next()).map(|(id, _)| *id);
         oldest.and_then(|id| self.remove(id)).map(|entry| entry.close.send(())).is_some()
     }
 }
@@ -109,14 +109,14 @@ fn most() -> usize {
     (descriptors.saturating_sub(RESERVE.min(descriptors / 2)) / DESCRIPTORS).min(MOST)
 }
 
-impl Door {
+impl ConnectionLimiter {
     /// Raises the process's limit of descriptors as far as it may.
     #[must_use]
-    pub fn new(turned: Turned) -> Arc<Self> {
+    pub fn new(on_rejected: OnRejected) -> Arc<Self> {
         let limit = getrlimit(Resource::Nofile);
         // Where it may not, fewer connections fit.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-        Arc::new(Door { open: Mutex::default(), turned })
+        Arc::new(ConnectionLimiter { open: Mutex::default(), on_rejected })
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
@@ -135,17 +135,17 @@ impl Door {
             (own < most.div_ceil(2) || open.make_room(Some(origin))) && (open.all.len() < most || open.make_room(None));
         if !room {
             drop(open);
-            (self.turned)(origin, "connection, too many are open");
+            (self.on_rejected)(origin, "connection, too many are open");
             return None;
         }
         let id = open.next;
         open.next += 1;
         let (close, closed) = oneshot::channel();
-        open.all.insert(id, Entry { origin, greeted: false, calls: 0, close });
+        open.all.insert(id, Entry { origin, has_called: false, calls: 0, close });
         *open.of.entry(origin).or_default() += 1;
         drop(open);
-        let greeted = Greeted { door: Arc::clone(self), id, done: Arc::default() };
-        Some(Pass { origin, greeted, closed, until: Some(Box::pin(tokio::time::sleep(GREETING))), fault: None })
+        let tracker = CallTracker { limiter: Arc::clone(self), id, done: Arc::default() };
+        Some(Pass { origin, tracker, closed, until: Some(Box::pin(tokio::time::sleep(FIRST_CALL_LIMIT))), fault: None })
     }
 
     /// For when descriptors have run out all the same.
@@ -157,27 +157,27 @@ impl Door {
     }
 }
 
-/// Tells the door of a connection's calls.
+/// Tells the limiter of a connection's calls.
 #[derive(Clone)]
-pub struct Greeted {
-    door: Arc<Door>,
+pub struct CallTracker {
+    limiter: Arc<ConnectionLimiter>,
     id: u64,
     done: Arc<AtomicBool>,
 }
 
-impl std::fmt::Debug for Greeted {
+impl std::fmt::Debug for CallTracker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Greeted({})", self.id)
+        write!(f, "CallTracker({})", self.id)
     }
 }
 
-impl Greeted {
+impl CallTracker {
     /// A call has arrived; it is under way until what this returns is dropped.
     #[must_use]
     pub fn call(&self) -> Work {
         self.done.store(true, Ordering::Relaxed);
-        if let Some(entry) = self.door.open().all.get_mut(&self.id) {
-            entry.greeted = true;
+        if let Some(entry) = self.limiter.open().all.get_mut(&self.id) {
+            entry.has_called = true;
             entry.calls += 1;
         }
         Work(self.clone())
@@ -186,11 +186,11 @@ impl Greeted {
 
 /// A call under way.
 #[derive(Debug)]
-pub struct Work(Greeted);
+pub struct Work(CallTracker);
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if let Some(entry) = self.0.door.open().all.get_mut(&self.0.id) {
+        if let Some(entry) = self.0.limiter.open().all.get_mut(&self.0.id) {
             entry.calls -= 1;
         }
     }
@@ -199,7 +199,7 @@ impl Drop for Work {
 /// One connection's place, given back when it is dropped.
 pub struct Pass {
     origin: Origin,
-    greeted: Greeted,
+    tracker: CallTracker,
     closed: oneshot::Receiver<()>,
     until: Option<Pin<Box<Sleep>>>,
     fault: Option<&'static str>,
@@ -207,8 +207,8 @@ pub struct Pass {
 
 impl Pass {
     #[must_use]
-    pub fn greeted(&self) -> Greeted {
-        self.greeted.clone()
+    pub fn call_tracker(&self) -> CallTracker {
+        self.tracker.clone()
     }
 
     #[must_use]
@@ -223,7 +223,7 @@ impl Pass {
             return Err(Error::new(ErrorKind::ConnectionAborted, "makes room for another connection"));
         }
         if let Some(until) = &mut self.until {
-            if self.greeted.done.load(Ordering::Relaxed) {
+            if self.tracker.done.load(Ordering::Relaxed) {
                 self.until = None;
             } else if until.as_mut().poll(cx).is_ready() {
                 self.fault = Some("silent connection");
@@ -245,9 +245,12 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.greeted.door.open().remove(self.greeted.id);
-        if !self.greeted.done.load(Ordering::Relaxed) {
-            (self.greeted.door.turned)(self.origin, self.fault.unwrap_or("connection that broke off before a call"));
+        self.tracker.limiter.open().remove(self.tracker.id);
+        if !self.tracker.done.load(Ordering::Relaxed) {
+            (self.tracker.limiter.on_rejected)(
+                self.origin,
+                self.fault.unwrap_or("connection that broke off before a call"),
+            );
         }
     }
 }
@@ -256,7 +259,7 @@ impl Drop for Pass {
 pub struct Admitted<S> {
     pub socket: S,
     pub pass: Pass,
-    pub ring: Option<Arc<Ring>>,
+    pub ring: Option<Arc<SharedMemoryRing>>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Admitted<S> {

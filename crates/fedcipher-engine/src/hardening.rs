@@ -8,7 +8,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 ///
 /// Memory is locked as a whole, because derived secrets (key schedules, transformed ring secrets) live
 /// beside the keys. `allow_swap` goes on without the lock where the limit of locked memory is too low.
-pub fn lock_down(allow_swap: bool) -> Result<()> {
+pub fn harden(allow_swap: bool) -> Result<()> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).map_err(|e| Error::Configuration(format!("core dumps stay on: {e}")))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
