@@ -13,7 +13,7 @@ const BEAT: usize = 16;
 /// The plaintext modulus that the device divides by without being told.
 const PAPER_T: u128 = 2_281_701_377;
 /// Ciphertexts in one command: what the COUNT register holds.
-const MOST: usize = 0xffff;
+const MAX_RUN: usize = 0xffff;
 /// Cycles that nothing in the device takes: a megabyte of coefficients at one a hundred cycles.
 const PATIENCE: u64 = 1 << 33;
 
@@ -205,7 +205,7 @@ impl<B: Bus> Driver<B> {
         let mut start = 0;
         while start < used.len() {
             let mut end = start + 1;
-            while end < used.len() && end - start < MOST {
+            while end < used.len() && end - start < MAX_RUN {
                 end += 1;
                 if used[end - 1] != used[start] {
                     break;

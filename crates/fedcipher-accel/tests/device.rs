@@ -14,7 +14,7 @@ use fedcipher_core::bits::{BitWriter, packed_len, read_bits};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{Params, Preset};
+use fedcipher_core::rlwe::params::{BfvParams, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use rand::rngs::StdRng;
@@ -42,7 +42,7 @@ fn simulator(setup: Setup) -> Simulator {
 
 fn scheme(preset: Preset) -> Bfv {
     let bounds = Bounds::new(4, Weight::new(2), Some(1)).unwrap();
-    Bfv::new(Params { bounds, preset, bits: vec![12], server_weights: false }).unwrap()
+    Bfv::new(BfvParams { bounds, preset, bits: vec![12], server_weights: false }).unwrap()
 }
 
 fn arithmetic(preset: Preset) -> Arithmetic {
@@ -243,16 +243,16 @@ fn a_round(preset: Preset, ahead: bool) {
             round: RoundId::new(3),
             weight: Weight::new(2),
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
     }
     let sum = aggregator.finish().unwrap();
     let opened = [&with, &plain].map(|of| {
-        let expect = Expect { round: Some(RoundId::new(3)), model: Some(b"model"), memory: None, bound: &[] };
+        let expect = Expect { round: Some(RoundId::new(3)), model: Some(b"model"), memory: None, associated_data: &[] };
         let decryptor = of.decryptor(&keys.clients[0], None).unwrap();
         decryptor.decrypt(&sum, &expect, Sums::default()).unwrap().into_parts().1.0
     });

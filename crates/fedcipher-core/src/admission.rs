@@ -4,7 +4,7 @@ use crate::bounds::{Bounds, Levels};
 use crate::codec::Layout;
 use crate::keys::{Cohort, KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
-use crate::protocol::Digest;
+use crate::protocol::FrameDigest;
 use crate::shown::shown;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
 use crate::statement::{self, RoundContext};
@@ -90,7 +90,7 @@ impl Claim<'_, SIGNATURE_LEN> {
     /// Refuses a signature that does not hold under the cohort's key.
     fn check(&self) -> Result<()> {
         let Claim { key, context, own, tag, body, signature } = self;
-        let message = context.update(*own, *tag, &Digest::of(body));
+        let message = context.update(*own, *tag, &FrameDigest::of(body));
         Signed { party: own.client, key, purpose: Purpose::Update, message: &message, signature }.check()
     }
 }
@@ -168,7 +168,7 @@ impl Admission {
         let own = Contribution { client, weight };
         let context = RoundContext::of(self.scope, &header);
         let made = check(&Claim { key: *key, context, own, tag, body: payload, signature }, &layout)?;
-        let factor = self.rules.weighting.factor(weight);
+        let factor = self.rules.weighting.server_factor(weight);
         Ok((Admitted { header, contribution: own, layout, payload, factor, tag }, made))
     }
 

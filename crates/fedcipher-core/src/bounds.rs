@@ -44,7 +44,7 @@ impl Canonical for Bounds {
 }
 
 /// Fewest clients of a sum where nobody chose: with two, either knows the other's update.
-const USUAL_MINIMUM: u64 = 3;
+const DEFAULT_MINIMUM: u64 = 3;
 /// What a share such as 0.1, which no float is exactly, may be off by when clients are counted.
 const SHARE_SLACK: f64 = 1e-6;
 
@@ -73,8 +73,8 @@ impl Bounds {
                      meant, or more clients",
                 ));
             }
-            None if clients <= USUAL_MINIMUM => 2,
-            None => USUAL_MINIMUM,
+            None if clients <= DEFAULT_MINIMUM => 2,
+            None => DEFAULT_MINIMUM,
         };
         Ok(Bounds { clients, max_weight, min_contributions, privacy: None })
     }
@@ -82,7 +82,7 @@ impl Bounds {
     /// [`Self::new`] where up to `corrupt` clients may work with the server: `min_contributions` of none is the larger of
     /// 3, two more than these and a tenth of the clients, as far as there are so many clients.
     pub fn among(clients: u64, max_weight: Weight, min_contributions: Option<u64>, corrupt: u64) -> Result<Self> {
-        let usual = clients.div_ceil(10).max(USUAL_MINIMUM).max(corrupt.saturating_add(2)).min(clients);
+        let usual = clients.div_ceil(10).max(DEFAULT_MINIMUM).max(corrupt.saturating_add(2)).min(clients);
         Self::new(clients, max_weight, min_contributions.or((clients > 1).then_some(usual)))
     }
 
@@ -238,13 +238,13 @@ pub struct LaneBits {
 }
 
 /// The largest magnitude of a sum of whole numbers. Float32 holds every whole number up to it.
-const MOST_EXACT: u128 = 1 << 24;
+const MAX_EXACT: u128 = 1 << 24;
 
 impl LaneBits {
     /// The widest digits whose sums over all clients are exact, of the bits that `fits` says there are fields for.
     #[must_use]
     pub fn widest(bounds: Bounds, levels: Levels, fits: impl Fn(u32) -> bool) -> Self {
-        let exact = |bits: u32| u128::from(bounds.clients) * u128::from(levels.of(bits) / 2) <= MOST_EXACT;
+        let exact = |bits: u32| u128::from(bounds.clients) * u128::from(levels.of(bits) / 2) <= MAX_EXACT;
         let digit = (2..=16).rev().find(|bits| fits(*bits) && exact(*bits));
         LaneBits { count: 2, digit: digit.unwrap_or(2) }
     }

@@ -29,7 +29,7 @@ pub trait Committee {
     fn server_decryptor(&self, key: &ServerKey) -> Result<Decryptor>;
 
     /// An aggregate with what `reader` needs of it.
-    fn addressed(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>>;
+    fn for_reader(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>>;
 
     /// The key of `identity`'s party in a roster.
     fn join(&self, roster: &Roster, identity: &Identity, epoch: Epoch) -> Result<ClientKey>;

@@ -5,7 +5,7 @@
 //! this user cannot write there (a Kubernetes Secret), the marker is in the state folder, under the key's own name.
 
 use crate::keys::ClientKey;
-use crate::ledger::stamp::{self, LEN, Magic, Stamp};
+use crate::ledger::header::{self, LEN, LedgerHeader, Magic};
 use crate::ledger::{self, CURE, Folder};
 use crate::os::{self, Exposed, TRUSTED_GROUP};
 use crate::wire::hex;
@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 const MAGIC: Magic = *b"FEDUSED1";
 /// Far above any scheme's keys.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 fn refused(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::KeyFile { path: path.display().to_string(), reason: reason.to_string() }
@@ -81,7 +81,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     };
     let file = os::open_file(path).map_err(io)?;
     let about = file.metadata().map_err(io)?;
-    if about.len() > MOST_BYTES {
+    if about.len() > MAX_BYTES {
         return Err(refused(path, "is no key file"));
     }
     if let Some(Exposed::Readable(mode)) = os::exposed_file(&about) {
@@ -92,7 +92,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     }
     // One allocation: a vector that grows would leave the key in memory that was freed.
     let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 1));
-    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(io)?;
     Ok(bytes)
 }
 
@@ -203,17 +203,17 @@ enum Taken {
 /// As [`take`], with the marker `at`.
 fn take_at(at: &Path, path: &Path, key: &ClientKey, folder: &Folder, sharing: Sharing) -> Result<Taken> {
     let (state, mut first) = (folder.path(), false);
-    let fresh = Stamp::of(MAGIC, folder.identity(), key, 0);
+    let fresh = LedgerHeader::of(MAGIC, folder.identity(), key, 0);
     loop {
-        let mut file = match stamp::open(at, false) {
+        let mut file = match header::open(at, false) {
             Ok(file) => file,
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                if let Err(e) = stamp::try_to_make(at) {
+                if let Err(e) = header::try_to_make(at) {
                     return Ok(Taken::Unwritten(e));
                 }
                 // Unused as far as this file knows. The ledgers come first: a marker vouches for them.
                 ledger::register(key, state)?;
-                first = stamp::publish(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
+                first = header::publish(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
                 continue;
             }
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
@@ -222,11 +222,11 @@ fn take_at(at: &Path, path: &Path, key: &ClientKey, folder: &Folder, sharing: Sh
                     format!("has been used by another user, who alone reads {}: run both as one user", at.display()),
                 ));
             }
-            Err(e) => return Err(stamp::unopened(at, &e)),
+            Err(e) => return Err(header::unopened(at, &e)),
         };
         let mut bytes = Vec::new();
         (&mut file).take(2 * LEN as u64).read_to_end(&mut bytes).map_err(|e| refused(at, e))?;
-        let Some(found) = Stamp::decode(&bytes, MAGIC) else {
+        let Some(found) = LedgerHeader::decode(&bytes, MAGIC) else {
             return Err(refused(at, format!("is cut or damaged; {CURE}")));
         };
         // The marker of an earlier key at this path may only go when nobody uses that key any more.
@@ -236,11 +236,11 @@ fn take_at(at: &Path, path: &Path, key: &ClientKey, folder: &Folder, sharing: Sh
             continue;
         }
         if earlier {
-            if let Err(e) = stamp::try_to_make(at) {
+            if let Err(e) = header::try_to_make(at) {
                 return Ok(Taken::Unwritten(e));
             }
             ledger::register(key, state)?;
-            stamp::replace(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
+            header::replace(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
             continue;
         }
         if found.folder != fresh.folder {

@@ -20,7 +20,7 @@ const CHUNK: usize = 1 << 14;
 const TRIES: u32 = 16;
 
 /// Largest numerator of a variance: products below stay within 127 bits.
-const MOST_NUMERATOR: u64 = 1 << 44;
+const MAX_NUMERATOR: u64 = 1 << 44;
 
 /// `N_Z(0, sigma^2)`: integers x with a probability proportional to `exp(-x^2 / (2 sigma^2))`.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +36,7 @@ impl DiscreteGaussian {
     /// Of the variance `numerator / 2^shift`, at least 1/4.
     pub fn new(numerator: u64, shift: u32) -> Result<Self> {
         let denominator = 1u128.checked_shl(shift).filter(|d| *d <= 4 * u128::from(numerator));
-        let Some(denominator) = denominator.filter(|_| (1..=MOST_NUMERATOR).contains(&numerator)) else {
+        let Some(denominator) = denominator.filter(|_| (1..=MAX_NUMERATOR).contains(&numerator)) else {
             return Err(Error::parameter(
                 "sigma",
                 format!("the variance {numerator} / 2^{shift} is below 1/4 or has more than 44 bits"),

@@ -3,14 +3,14 @@
 use crate::bounds::{Bounds, Privacy};
 use crate::canonical::{self, Canonical, Fields};
 use crate::codec::{Layout, Tensor};
-use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use crate::flashe::{Flashe, FlasheParams, Masking, Policy};
 use crate::former;
 use crate::oneshot::prekeys::Life;
-use crate::oneshot::{Oneshot, Params as OneshotParams, Reveal};
+use crate::oneshot::{Oneshot, OneshotParams, Reveal};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
 use crate::rlwe::accelerator::Accelerators;
-use crate::rlwe::params::{Params as BfvParams, Preset};
+use crate::rlwe::params::{BfvParams, Preset};
 use crate::scheme::{self, ParamsDigest, Scheme};
 use crate::{Error, Result, Weight};
 use serde::Deserialize;
@@ -311,7 +311,7 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
         }
         #[cfg(feature = "hhe")]
         "pasta-bfv" => {
-            use crate::pasta::scheme::{Params, PastaBfv};
+            use crate::pasta::scheme::{PastaBfv, PastaParams};
             let p: PastaSpec = read(spec.params)?;
             let prime = match p.prime_bits {
                 17 => 65_537,
@@ -319,7 +319,7 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
                 other => return Err(Error::parameter("prime_bits", format!("{other} is not one of 17, 33"))),
             };
             let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
-            Ok(Arc::new(PastaBfv::new(Params { bounds, variant: p.variant, prime })?))
+            Ok(Arc::new(PastaBfv::new(PastaParams { bounds, variant: p.variant, prime })?))
         }
         other => Err(Error::parameter("scheme", format!("this build has no kernel for {other:?}"))),
     }

@@ -6,7 +6,7 @@ use crate::codec::{Layout, Update};
 use crate::committee::{Committee, CommitteeRound};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::protocol::{Decryptor, Encryptor};
-use crate::wire::{Contribution, Header, Place};
+use crate::wire::{Contribution, FrameBuffer, Header};
 use crate::{ClientId, Epoch, Error, Result, RoundId, Weight};
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -18,7 +18,7 @@ pub struct Request<'a> {
     pub weight: Weight,
     pub update: &'a Update<'a>,
     /// The server's plan of the round, as made by [`RoundPlan::plan`]; empty for the default.
-    pub plan: &'a [u8],
+    pub round_plan: &'a [u8],
     /// Names the global model (and what else all clients of the round must have been given alike): updates of
     /// different ones do not add up to anything that opens. The header carries a keyed tag of it.
     pub model: &'a [u8],
@@ -26,7 +26,7 @@ pub struct Request<'a> {
     /// and the header carries a keyed tag of it.
     pub memory: &'a [u8],
     /// What both ends know and no header carries; who decrypts must give the same.
-    pub bound: &'a [u8],
+    pub associated_data: &'a [u8],
 }
 
 impl<'a> Request<'a> {
@@ -37,10 +37,10 @@ impl<'a> Request<'a> {
             round: self.round,
             weight: self.weight,
             layout: self.update.layout(),
-            plan: self.plan,
+            round_plan: self.round_plan,
             model: self.model,
             memory: self.memory,
-            bound: self.bound,
+            associated_data: self.associated_data,
         }
     }
 }
@@ -51,10 +51,10 @@ pub struct Terms<'a> {
     pub round: RoundId,
     pub weight: Weight,
     pub layout: &'a Layout,
-    pub plan: &'a [u8],
+    pub round_plan: &'a [u8],
     pub model: &'a [u8],
     pub memory: &'a [u8],
-    pub bound: &'a [u8],
+    pub associated_data: &'a [u8],
 }
 
 /// What an aggregate must be, to be opened.
@@ -65,8 +65,8 @@ pub struct Expect<'a> {
     pub model: Option<&'a [u8]>,
     /// The memory that they must count in, as in [`Request::memory`].
     pub memory: Option<&'a [u8]>,
-    /// As in [`Request::bound`].
-    pub bound: &'a [u8],
+    /// As in [`Request::associated_data`].
+    pub associated_data: &'a [u8],
 }
 
 /// Server side: one running sum, however many clients.
@@ -94,7 +94,7 @@ pub trait Aggregator: Send {
     /// [`Self::finish`] that makes the frame in `place` and calls `progress(done, total)` from this thread as it
     /// goes; when that says false the work stops with [`crate::Error::Cancelled`] and nothing is lost: it can be
     /// finished later.
-    fn finish_into(&mut self, place: &mut dyn Place, progress: &mut Progress<'_>) -> Result<()>;
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, progress: &mut Progress<'_>) -> Result<()>;
 }
 
 impl dyn Aggregator + '_ {
@@ -158,7 +158,7 @@ pub struct Values {
 /// Does one of [`PartedSum::parts`].
 pub trait Workers {
     /// `key` is the aggregator's.
-    fn work(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>>;
+    fn run_work_item(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>>;
 }
 
 /// What the server tells the sampled clients before a round.

@@ -76,9 +76,9 @@ pub fn multiply(values: &mut [f32], factor: f64) {
 
 #[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
 fn multiply_part(values: &mut [f32], factor: f64) {
-    const MOST: f64 = f32::MAX as f64;
+    const MAX_VALUE: f64 = f32::MAX as f64;
     for value in values {
-        *value = (f64::from(*value) * factor).clamp(-MOST, MOST) as f32;
+        *value = (f64::from(*value) * factor).clamp(-MAX_VALUE, MAX_VALUE) as f32;
     }
 }
 

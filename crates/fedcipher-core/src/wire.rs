@@ -169,7 +169,7 @@ impl Header {
     pub fn build(
         &self,
         payload_len: usize,
-        place: &mut dyn Place,
+        place: &mut dyn FrameBuffer,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let out = place.reserve(self.frame_len(payload_len))?;
@@ -208,7 +208,7 @@ impl Header {
     }
 
     /// Builds a frame in `place` around a payload that exists in parts, which are copied once.
-    pub fn build_from(&self, parts: &[&[u8]], place: &mut dyn Place) -> Result<()> {
+    pub fn build_from(&self, parts: &[&[u8]], place: &mut dyn FrameBuffer) -> Result<()> {
         self.build(parts.iter().map(|part| part.len()).sum(), place, |payload| {
             let mut rest = payload;
             for part in parts {
@@ -225,17 +225,17 @@ impl Header {
     pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
         let mut out = self.head(payload.len());
         out.extend_from_slice(payload);
-        seal(out)
+        append_checksum(out)
     }
 }
 
 /// Gives memory for one frame.
-pub trait Place {
+pub trait FrameBuffer {
     /// Exactly `len` zero bytes.
     fn reserve(&mut self, len: usize) -> Result<&mut [u8]>;
 }
 
-impl Place for Vec<u8> {
+impl FrameBuffer for Vec<u8> {
     fn reserve(&mut self, len: usize) -> Result<&mut [u8]> {
         *self = zeros(len);
         Ok(self)
@@ -244,7 +244,7 @@ impl Place for Vec<u8> {
 
 /// Appends the checksum to header and payload.
 #[must_use]
-pub fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+pub fn append_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     let crc = checksum(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     bytes

@@ -44,10 +44,10 @@ fn nan_and_infinity_name_tensor_and_index() {
                 round: RoundId::new(1),
                 weight: Weight::ONE,
                 update: &update,
-                plan: &[],
+                round_plan: &[],
                 model: b"model",
                 memory: &[],
-                bound: &[],
+                associated_data: &[],
             };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(matches!(error, Error::NotFinite { tensor: 1, index: 3999, .. }), "{error}");
@@ -107,8 +107,8 @@ fn a_scheme_says_how_many_clients_it_is_for() {
 }
 
 fn bfv_result(bounds: Bounds, preset: Preset, bits: u32) -> fedcipher_core::Result<()> {
-    use fedcipher_core::rlwe::{Bfv, params::Params};
-    Bfv::new(Params { bounds, preset, bits: vec![bits], server_weights: false }).map(drop)
+    use fedcipher_core::rlwe::{Bfv, params::BfvParams};
+    Bfv::new(BfvParams { bounds, preset, bits: vec![bits], server_weights: false }).map(drop)
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn a_weight_beyond_the_bound_is_refused_on_both_sides() {
                 round: RoundId::new(1),
                 weight: Weight::new(weight),
                 update: &update,
-                plan: &[],
+                round_plan: &[],
                 model: b"model",
                 memory: &[],
-                bound: &[],
+                associated_data: &[],
             };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(
@@ -273,7 +273,7 @@ fn a_scheme_is_called_by_its_name() {
 /// Of a frame that comes in parts, too, every bit counts.
 #[test]
 fn a_checksum_in_parts_is_that_of_the_whole() {
-    let frame = wire::seal(vec![7; 300]);
+    let frame = wire::append_checksum(vec![7; 300]);
     let (body, tail) = frame.split_at(300);
     let mut checksum = wire::Checksum::default();
     body.chunks(64).for_each(|part| checksum.update(part));
@@ -379,10 +379,10 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
             round,
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         // A new encryptor each time: as after a restart.
         scheme.encryptor(key, Some(folder.path()))?.encrypt(&request).map(drop)
@@ -522,7 +522,7 @@ proptest! {
         let _ = wire::parse(&bytes);
         let mut framed = b"FEDC\x01\x01\0\0".to_vec();
         framed.extend(&bytes);
-        let _ = wire::parse(&wire::seal(framed));
+        let _ = wire::parse(&wire::append_checksum(framed));
     }
 
     #[test]

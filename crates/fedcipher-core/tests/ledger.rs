@@ -4,7 +4,7 @@
 
 use fedcipher_core::key_file::{self, Sharing};
 use fedcipher_core::keys::ClientKey;
-use fedcipher_core::ledger::{self, Folder, Holder, Ledger, Openings, Sum};
+use fedcipher_core::ledger::{self, Folder, Holder, Ledger, OpenedLedger, Sum};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight};
@@ -32,12 +32,12 @@ fn dated(seconds_from_now: i64) -> u64 {
     (now.checked_add_signed(seconds_from_now).unwrap() << 20) + 7
 }
 
-fn opener(key: &ClientKey, state: Option<&Path>) -> Result<Openings, Error> {
-    Openings::open(&Holder { key, roster: None, minimum: 3 }, state)
+fn opener(key: &ClientKey, state: Option<&Path>) -> Result<OpenedLedger, Error> {
+    OpenedLedger::open(&Holder { key, roster: None, minimum: 3 }, state)
 }
 
-fn answers(key: &ClientKey, state: &Path) -> Result<Openings, Error> {
-    Openings::of_answers(&Holder { key, roster: None, minimum: 3 }, Some(state))
+fn answers(key: &ClientKey, state: &Path) -> Result<OpenedLedger, Error> {
+    OpenedLedger::of_answers(&Holder { key, roster: None, minimum: 3 }, Some(state))
 }
 
 /// A claim as after a restart.
@@ -321,7 +321,7 @@ fn damaged_cut_or_deleted_openings_are_refused() {
         fs::write(&path, &whole[..len]).unwrap();
         lost(claim(RoundId::new(4).get()));
     }
-    // The last record and the stamp are read by every claim; an older record when it is looked for.
+    // The last record and the header are read by every claim; an older record when it is looked for.
     for bit in (0..64 * 8).chain((64 + 128) * 8..whole.len() * 8) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);

@@ -535,7 +535,7 @@ impl Authority {
 
     /// Ends all epochs before `epoch`, which must be the current one or has ended itself, and makes the epoch
     /// that a revocation waits for. True if keys have ended.
-    pub fn settle(&mut self, epoch: Epoch) -> Result<bool> {
+    pub fn finish_epoch(&mut self, epoch: Epoch) -> Result<bool> {
         let tx = self.begin()?;
         let ended = end_epochs(&tx, "state = 'previous' AND epoch < ?1", [epoch.get()])? > 0;
         if ended {

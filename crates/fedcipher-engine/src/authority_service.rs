@@ -200,7 +200,7 @@ impl authority_server::Authority for AuthorityService {
                     proto::IssuedKey { epoch: epoch.get(), roster: key.into(), ..proto::IssuedKey::default() }
                 }
                 Issue::Key(key) => {
-                    let (encapped, sealed) = sealed_keys::seal(&request.hpke_public, &party.name, epoch, &key)?;
+                    let (encapped, sealed) = sealed_keys::seal_key(&request.hpke_public, &party.name, epoch, &key)?;
                     let (encapped, sealed) = (encapped.into(), sealed.into());
                     proto::IssuedKey { epoch: epoch.get(), encapped, sealed, ..proto::IssuedKey::default() }
                 }
@@ -247,7 +247,7 @@ impl authority_server::Authority for AuthorityService {
         self.enrolled(&request, Role::Server)?;
         let epoch = Epoch::new(request.into_inner().epoch);
         self.with(|store| {
-            if store.settle(epoch)? && store.forget(FORGET)? == Forgotten::LogInUse {
+            if store.finish_epoch(epoch)? && store.forget(FORGET)? == Forgotten::LogInUse {
                 tracing::info!("another process reads the store: ended keys leave its log when it is done");
             }
             Ok(())

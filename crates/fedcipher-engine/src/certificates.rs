@@ -20,7 +20,7 @@ pub const MAX_DEVICES: usize = 256;
 const BACKDATE: Duration = Duration::hours(1);
 const CA_DAYS: i64 = 3650;
 /// A certificate's longest life.
-const MOST_DAYS: i64 = 36_500;
+const MAX_DAYS: i64 = 36_500;
 /// Years in which a certificate may begin: the format has no others at hand that every reader takes.
 const YEARS: std::ops::RangeInclusive<i32> = 1970..=9000;
 
@@ -230,8 +230,8 @@ fn root_params() -> Result<CertificateParams> {
 
 /// What a certificate may say, checked before there is one: dates out of range end in a panic elsewhere.
 fn check_terms(terms: &Terms) -> Result<()> {
-    if !(1..=MOST_DAYS).contains(&terms.days) {
-        return Err(Error::Configuration(format!("--days {}: give 1 to {MOST_DAYS}", terms.days)));
+    if !(1..=MAX_DAYS).contains(&terms.days) {
+        return Err(Error::Configuration(format!("--days {}: give 1 to {MAX_DAYS}", terms.days)));
     }
     if !YEARS.contains(&terms.from.year()) {
         let (first, last) = (YEARS.start(), YEARS.end());

@@ -13,7 +13,7 @@ use fedcipher_core::codec::Layout;
 use fedcipher_core::memory::zeros;
 use fedcipher_core::prf::KeyStream;
 use fedcipher_core::scheme::Expect;
-use fedcipher_core::wire::{self, Contribution, Place};
+use fedcipher_core::wire::{self, Contribution, FrameBuffer};
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
@@ -457,10 +457,10 @@ pub struct EncryptRequest<'a> {
     pub round: RoundId,
     pub weight: Weight,
     pub layout: &'a Layout,
-    pub plan: &'a [u8],
+    pub round_plan: &'a [u8],
     pub model: &'a [u8],
     pub memory: &'a [u8],
-    pub bound: &'a [u8],
+    pub associated_data: &'a [u8],
     pub stochastic: bool,
 }
 
@@ -523,7 +523,7 @@ impl EngineClient {
         &mut self,
         what: &EncryptRequest<'_>,
         tensors: &[&[f32]],
-        place: &mut dyn Place,
+        place: &mut dyn FrameBuffer,
     ) -> Result<proto::EncryptDone> {
         self.call(|this| this.try_encrypt(what, tensors, place))
     }
@@ -532,7 +532,7 @@ impl EngineClient {
         &self,
         what: &EncryptRequest<'_>,
         tensors: &[&[f32]],
-        place: &mut dyn Place,
+        place: &mut dyn FrameBuffer,
     ) -> Result<proto::EncryptDone> {
         let ring = self.link.ring.as_deref();
         let begin = proto::EncryptBegin {
@@ -541,10 +541,10 @@ impl EngineClient {
             round: what.round.get(),
             weight: what.weight.get(),
             layout: what.layout.encode().into(),
-            plan: Bytes::copy_from_slice(what.plan),
+            plan: Bytes::copy_from_slice(what.round_plan),
             model: Bytes::copy_from_slice(what.model),
             memory: Bytes::copy_from_slice(what.memory),
-            bound: Bytes::copy_from_slice(what.bound),
+            associated_data: Bytes::copy_from_slice(what.associated_data),
             stochastic: what.stochastic,
             ring: ring.is_some(),
         };
@@ -612,7 +612,7 @@ impl EngineClient {
             ring: ring.is_some(),
             model: expect.model.map(Bytes::copy_from_slice),
             memory: expect.memory.map(Bytes::copy_from_slice),
-            bound: Bytes::copy_from_slice(expect.bound),
+            associated_data: Bytes::copy_from_slice(expect.associated_data),
         };
         fn message(part: decrypt_request::Part) -> proto::DecryptRequest {
             proto::DecryptRequest { part: Some(part) }
@@ -863,7 +863,7 @@ impl AuthorityClient {
     }
 
     /// A round under `epoch` is done: the epochs before it end.
-    pub fn settle(&mut self, epoch: Epoch) -> Result<()> {
+    pub fn finish_epoch(&mut self, epoch: Epoch) -> Result<()> {
         let request = proto::SettleRequest { epoch: epoch.get() };
         self.ask(|mut client| async move { client.settle(request).await }).map(drop)
     }

@@ -23,7 +23,7 @@ use tokio::time::Sleep;
 /// Longest time from a connection's beginning to its first call.
 pub const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Most connections where descriptors would allow more.
-const MOST: usize = 4096;
+const MAX_CONNECTIONS: usize = 4096;
 /// Descriptors for all that is not a connection: the store, ledgers, the listener.
 const RESERVE: usize = 128;
 /// A connection over a Unix socket may bring a ring.
@@ -106,7 +106,7 @@ impl Open {
 /// Most connections that the limit of descriptors leaves room for.
 fn most() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-    (descriptors.saturating_sub(RESERVE.min(descriptors / 2)) / DESCRIPTORS).min(MOST)
+    (descriptors.saturating_sub(RESERVE.min(descriptors / 2)) / DESCRIPTORS).min(MAX_CONNECTIONS)
 }
 
 impl ConnectionLimiter {

@@ -13,7 +13,7 @@ use crate::{CHUNK, MAX_MESSAGE, MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
 use fedcipher_core::codec::{Layout, Means, Rounding, Sums, Update};
 use fedcipher_core::prf::KeyStream;
-use fedcipher_core::protocol::{Decryptor, Encryptor, Form, OpeningFrame, SealingFrame};
+use fedcipher_core::protocol::{Decryption, Decryptor, Encryption, Encryptor, Form};
 use fedcipher_core::scheme::{Expect, Request, Summary, Terms};
 use fedcipher_core::wire;
 use fedcipher_core::{ClientId, RoundId, Weight};
@@ -295,7 +295,7 @@ where
         self.send(encrypt_reply::Part::FrameLen(len as u64)).await
     }
 
-    async fn encrypt_pieces(&mut self, job: &Job, mut frame: SealingFrame) -> Result<proto::EncryptDone> {
+    async fn encrypt_pieces(&mut self, job: &Job, mut frame: Encryption) -> Result<proto::EncryptDone> {
         let elements = job.layout.elements();
         let rounding = job.rounding()?;
         self.frame_len(frame.frame_len()).await?;
@@ -314,7 +314,7 @@ where
             }
             // Less than a millisecond: handing it to another thread and waking up again would cost as much.
             let part = Update::window(&job.layout, first, &window[..used], rounding.clone())?;
-            seal(&mut frame, &part, &mut out, &mut done)?;
+            encrypt_window(&mut frame, &part, &mut out, &mut done)?;
             window.drain(..used);
             first += used;
             self.frame(&out).await?;
@@ -370,10 +370,10 @@ impl Job {
             round: RoundId::new(begin.round),
             weight: Weight::new(begin.weight),
             layout: &self.layout,
-            plan: &begin.plan,
+            round_plan: &begin.plan,
             model: &begin.model,
             memory: &begin.memory,
-            bound: &begin.bound,
+            associated_data: &begin.associated_data,
         }
     }
 
@@ -385,8 +385,16 @@ impl Job {
     fn encrypt(&self, encryptor: &mut Encryptor, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
-        let Terms { round, weight, plan, model, memory, bound, .. } = self.terms();
-        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound })?;
+        let Terms { round, weight, round_plan, model, memory, associated_data, .. } = self.terms();
+        let frame = encryptor.encrypt(&Request {
+            round,
+            weight,
+            update: &update,
+            round_plan,
+            model,
+            memory,
+            associated_data,
+        })?;
         let encode_seconds = update.seconds();
         let done = proto::EncryptDone {
             clipped: update.clipped().iter().sum(),
@@ -399,7 +407,12 @@ impl Job {
 }
 
 /// Appends the ciphertext of `part` to `out`; counts in `done`.
-fn seal(frame: &mut SealingFrame, part: &Update<'_>, out: &mut Vec<u8>, done: &mut proto::EncryptDone) -> Result<()> {
+fn encrypt_window(
+    frame: &mut Encryption,
+    part: &Update<'_>,
+    out: &mut Vec<u8>,
+    done: &mut proto::EncryptDone,
+) -> Result<()> {
     let began = Instant::now();
     frame.push(part, out)?;
     let encode_seconds = part.seconds();
@@ -454,7 +467,7 @@ where
         self.fill(&mut buffer, head_len + prefix_len).await?;
         let form = if begin.sums { Form::Sums } else { Form::Means };
         let start = &buffer[..head_len + prefix_len];
-        let done = match OpeningFrame::start(device_keys.decryptor()?, start, &expected(begin), form)? {
+        let done = match Decryption::start(device_keys.decryptor()?, start, &expected(begin), form)? {
             Some(opening) => self.decrypt_pieces(opening, buffer, head_len).await?,
             None => self.decrypt_whole(Arc::clone(device_keys), begin.clone(), form, buffer, head_len, &head).await?,
         };
@@ -479,7 +492,7 @@ where
 
     async fn decrypt_pieces(
         &mut self,
-        mut opening: OpeningFrame,
+        mut opening: Decryption,
         mut buffer: BytesMut,
         head_len: usize,
     ) -> Result<proto::DecryptDone> {
@@ -494,7 +507,7 @@ where
             self.values(covered.bytes()).await?;
             buffer.advance(used);
         }
-        self.fill(&mut buffer, OpeningFrame::END).await?;
+        self.fill(&mut buffer, Decryption::END).await?;
         self.end().await?;
         let end = buffer.as_ref().try_into().map_err(|_| longer())?;
         // Its clients are spent for the round, and the set is remembered, before anybody learns whether it opens.
@@ -578,5 +591,5 @@ fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
 /// What the host says the aggregate must be.
 fn expected(begin: &proto::DecryptBegin) -> Expect<'_> {
     let (model, memory) = (begin.model.as_deref(), begin.memory.as_deref());
-    Expect { round: begin.round.map(RoundId::new), model, memory, bound: &begin.bound }
+    Expect { round: begin.round.map(RoundId::new), model, memory, associated_data: &begin.associated_data }
 }

@@ -164,6 +164,6 @@ fn an_epoch_that_a_federation_still_needs_is_not_rotated_away_for_closed_keys() 
         authority.report_closed(name, ENGINE, &[Epoch::new(2)]).unwrap();
     }
     assert_eq!(authority.replace_closed(&at(0)).unwrap(), None);
-    authority.settle(Epoch::new(2)).unwrap();
+    authority.finish_epoch(Epoch::new(2)).unwrap();
     assert_eq!(authority.replace_closed(&at(1)).unwrap(), Some(Epoch::new(3)), "what did not rotate has taken no hour");
 }

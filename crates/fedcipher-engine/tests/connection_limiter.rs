@@ -7,20 +7,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex};
 
-const MOST: usize = 10;
+const MAX_CONNECTIONS: usize = 10;
 const ONE: Origin = Origin::User(1);
 const OTHER: Origin = Origin::User(2);
 
 /// What a limiter has turned away.
 type OnRejected = Arc<Mutex<Vec<(Origin, &'static str)>>>;
 
-/// A limiter with room for [`MOST`] connections, and its memory.
+/// A limiter with room for [`MAX_CONNECTIONS`] connections, and its memory.
 fn limiter() -> (Arc<ConnectionLimiter>, OnRejected) {
     let on_rejected = OnRejected::default();
     let told = Arc::clone(&on_rejected);
     let limiter = ConnectionLimiter::new(Box::new(move |origin, what| told.lock().unwrap().push((origin, what))));
     // Half are kept for what is no connection, and one may take two.
-    let limit = Rlimit { current: Some(4 * MOST as u64), maximum: getrlimit(Resource::Nofile).maximum };
+    let limit = Rlimit { current: Some(4 * MAX_CONNECTIONS as u64), maximum: getrlimit(Resource::Nofile).maximum };
     setrlimit(Resource::Nofile, limit).unwrap();
     (limiter, on_rejected)
 }
@@ -46,25 +46,25 @@ async fn places_are_shared() {
 
 async fn one_peer_has_half_of_the_places() {
     let (limiter, on_rejected) = limiter();
-    let held = admitted(&limiter, ONE, MOST / 2, true);
+    let held = admitted(&limiter, ONE, MAX_CONNECTIONS / 2, true);
     assert!(limiter.admit(ONE).is_none());
     assert_eq!(*on_rejected.lock().unwrap(), [(ONE, "connection, too many are open")]);
-    let others = admitted(&limiter, OTHER, MOST / 2, true);
+    let others = admitted(&limiter, OTHER, MAX_CONNECTIONS / 2, true);
     assert!(limiter.admit(Origin::User(3)).is_none(), "full of those who are at work");
     drop((held, others));
-    admitted(&limiter, ONE, MOST / 2, true);
+    admitted(&limiter, ONE, MAX_CONNECTIONS / 2, true);
 }
 
 async fn who_has_said_nothing_makes_room_the_oldest_first() {
     let (limiter, on_rejected) = limiter();
-    let mut silent = admitted(&limiter, ONE, MOST / 2, false);
+    let mut silent = admitted(&limiter, ONE, MAX_CONNECTIONS / 2, false);
     // For its own peer, whose places are taken.
     let own = admitted(&limiter, ONE, 1, true);
     let (mut oldest, _) = silent.remove(0);
     assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
     drop(oldest);
     // For anybody, once all are.
-    let others = admitted(&limiter, OTHER, MOST / 2, true);
+    let others = admitted(&limiter, OTHER, MAX_CONNECTIONS / 2, true);
     let third = admitted(&limiter, Origin::User(3), 1, true);
     let (mut oldest, _) = silent.remove(0);
     assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
@@ -76,7 +76,7 @@ async fn who_has_said_nothing_makes_room_the_oldest_first() {
 /// Who has been refused once, or has called long ago, answers pings for ever.
 async fn whose_calls_are_over_makes_room_after_those_who_have_said_nothing() {
     let (limiter, on_rejected) = limiter();
-    let mut held = admitted(&limiter, ONE, MOST / 2, true);
+    let mut held = admitted(&limiter, ONE, MAX_CONNECTIONS / 2, true);
     for (_, work) in held.iter_mut().take(2) {
         *work = None;
     }
@@ -90,7 +90,7 @@ async fn whose_calls_are_over_makes_room_after_those_who_have_said_nothing() {
         held.extend(new);
     }
     assert!(limiter.admit(ONE).is_none(), "the others are at work");
-    let others = admitted(&limiter, OTHER, MOST / 2 - 1, true);
+    let others = admitted(&limiter, OTHER, MAX_CONNECTIONS / 2 - 1, true);
     let third = admitted(&limiter, Origin::User(3), 1, true);
     let (mut last, _) = silent.into_iter().next().unwrap();
     assert_eq!(last.ended().await.kind(), ErrorKind::ConnectionAborted);

@@ -155,16 +155,16 @@ impl Running {
     fn encrypt(&mut self, party: usize, round: u64) -> Result<Vec<u8>> {
         let values = vec![party as f32 / 4.0; 100];
         let (layout, mut frame) = (&self.layout, Vec::new());
-        let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
+        let (round_plan, model, memory, associated_data) = (&[], b"model", &[], &[]);
         let what = EncryptRequest {
             epoch: Epoch::new(0),
             round: RoundId::new(round),
             weight: Weight::ONE,
             layout,
-            plan,
+            round_plan,
             model,
             memory,
-            bound,
+            associated_data,
             stochastic: false,
         };
         self.parties[party].encrypt(&what, &[&values], &mut frame)?;

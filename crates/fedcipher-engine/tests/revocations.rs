@@ -32,7 +32,7 @@ fn a_revocation_that_was_killed_before_its_rotation_still_gets_it() {
         drop(authority);
         let mut authority = Authority::open(&store).unwrap();
         assert_eq!(epochs(&authority), [(1, 2)]);
-        authority.settle(Epoch::new(1)).unwrap();
+        authority.finish_epoch(Epoch::new(1)).unwrap();
         assert_eq!(epochs(&authority), expected);
     }
 }

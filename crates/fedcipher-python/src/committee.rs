@@ -103,13 +103,14 @@ impl Roster {
 
     /// (number, name, (client, member, reader)) of each party.
     fn parties(&self) -> Vec<Listed> {
-        let of = |p: &roster::Party| (Int(p.id), p.name.clone(), (p.roles.client, p.roles.member, p.roles.reader));
+        let of =
+            |p: &roster::RosterEntry| (Int(p.id), p.name.clone(), (p.roles.client, p.roles.member, p.roles.reader));
         self.0.parties().map(of).collect()
     }
 
     /// The public keys of each party, in the order of `parties`: to check signatures with, and to seal to.
     fn keys<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        let of = |p: &roster::Party| (PyBytes::new(py, &p.signing), PyBytes::new(py, p.sealed_to()));
+        let of = |p: &roster::RosterEntry| (PyBytes::new(py, &p.signing), PyBytes::new(py, p.sealed_to()));
         self.0.parties().map(of).collect()
     }
 

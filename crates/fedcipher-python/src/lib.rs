@@ -356,7 +356,7 @@ impl Scheme {
     /// An aggregate with what `reader` needs of it.
     fn addressed<'py>(&self, py: Python<'py>, frame: &[u8], reader: Int<ClientId>) -> PyResult<Bound<'py, PyBytes>> {
         let frame = at_work(py, || match self.0.committee() {
-            Some(committee) => committee.addressed(frame, reader.0),
+            Some(committee) => committee.for_reader(frame, reader.0),
             None => Ok(frame.to_vec()),
         })
         .map_err(raise)?;
@@ -371,7 +371,7 @@ impl Scheme {
         common: &[u8],
         piece: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let result = at_work(py, || self.0.require_workers()?.work(&key.0, common, piece)).map_err(raise)?;
+        let result = at_work(py, || self.0.require_workers()?.run_work_item(&key.0, common, piece)).map_err(raise)?;
         Ok(PyBytes::new(py, &result))
     }
 
@@ -386,16 +386,16 @@ impl Scheme {
 }
 
 /// Memory of a Python `bytes` object that nothing else has seen yet: a frame is made where it stays.
-struct PlaceInPython(Option<Py<PyBytes>>);
+struct PythonFrame(Option<Py<PyBytes>>);
 
-impl PlaceInPython {
+impl PythonFrame {
     fn frame(self, py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
         let frame = self.0.ok_or_else(|| PyValueError::new_err("no frame was made"))?;
         Ok(frame.into_bound(py))
     }
 }
 
-impl wire::Place for PlaceInPython {
+impl wire::FrameBuffer for PythonFrame {
     #[expect(unsafe_code, reason = "PyBytes::new_with would touch every page in one thread first")]
     fn reserve(&mut self, len: usize) -> fedcipher_core::Result<&mut [u8]> {
         let failed = |e: PyErr| Error::Layout { reason: format!("no memory for a frame of {len} bytes: {e}") };
@@ -449,10 +449,18 @@ impl Encryptor {
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
-        let mut place = PlaceInPython(None);
+        let mut place = PythonFrame(None);
         let (clipped, seconds) = at_work_on(py, &self.0, |encryptor| {
             let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
-            let request = Request { round: round.0, weight: weight.0, update: &update, plan, model, memory, bound };
+            let request = Request {
+                round: round.0,
+                weight: weight.0,
+                update: &update,
+                round_plan: plan,
+                model,
+                memory,
+                associated_data: bound,
+            };
             encryptor.encrypt_into(&request, &mut place)?;
             Ok((update.clipped(), update.seconds()))
         })
@@ -560,7 +568,7 @@ impl Aggregator {
     #[pyo3(signature = (progress = None))]
     fn finish<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
         let mut raised: Option<PyErr> = None;
-        let mut place = PlaceInPython(None);
+        let mut place = PythonFrame(None);
         let result = at_work_on(py, &self.0, |aggregator| {
             aggregator.finish_into(&mut place, &mut |done, total| {
                 Python::attach(|py| {
@@ -619,7 +627,8 @@ impl Decryptor {
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect = Expect { round: round.map(|round| round.0), model, memory, bound: bound.unwrap_or_default() };
+        let expect =
+            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Means::default())).map_err(raise)?;
         let (summary, means) = opened.into_parts();
         let added = contributions(&summary.header.contributions);
@@ -637,7 +646,7 @@ impl Decryptor {
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { memory, bound: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, associated_data: bound.unwrap_or_default(), ..Expect::default() };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Sums::default())).map_err(raise)?;
         let (summary, sums) = opened.into_parts();
         Ok((contributions(&summary.header.contributions), sums.0.into_pyarray(py)))

@@ -160,7 +160,15 @@ impl Sender {
             let reason = format!("{} integers for {} elements", integers.len(), layout.0.elements());
             return Err(raise(Error::Layout { reason }));
         }
-        let terms = Terms { round: round.0, weight: weight.0, layout: &layout.0, plan: &[], model, memory, bound };
+        let terms = Terms {
+            round: round.0,
+            weight: weight.0,
+            layout: &layout.0,
+            round_plan: &[],
+            model,
+            memory,
+            associated_data: bound,
+        };
         let claimed = py.detach(|| locked(&self.0).claim(&terms, &layout.0)).map_err(raise)?;
         let factor = claimed.factor();
         let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * factor).collect();
@@ -188,7 +196,8 @@ impl Receiver {
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Opened, Bound<'py, PyBytes>)> {
-        let expect = Expect { round: round.map(|round| round.0), model, memory, bound: bound.unwrap_or_default() };
+        let expect =
+            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
         let (sum, payload) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let opened = Opened {
             round: Int(sum.header().round),

@@ -4,7 +4,7 @@
 
 use super::mask::Masking;
 use super::positions::{self, SparseSum};
-use super::{Flashe, Params, Policy};
+use super::{Flashe, FlasheParams, Policy};
 use crate::bits;
 use crate::bounds::Bounds;
 use crate::codec::{Layout, Means, Rounding, Sums, Tensor, Update};
@@ -24,7 +24,8 @@ fn layout(len: usize) -> Layout {
 
 fn scheme(minimum: u64, masking: Masking) -> Flashe {
     let bounds = Bounds::new(u64::from(CLIENTS), Weight::new(3), Some(minimum)).unwrap();
-    Flashe::new(Params { bounds, policy: Policy::Fixed(masking), key_bits: 128, per_client_top: Some(0.2) }).unwrap()
+    Flashe::new(FlasheParams { bounds, policy: Policy::Fixed(masking), key_bits: 128, per_client_top: Some(0.2) })
+        .unwrap()
 }
 
 /// What client `id` has to send: partly what all have, partly its own.
@@ -49,10 +50,10 @@ fn round(scheme: &Flashe, keys: &KeySet, layout: &Layout, seed: u64) -> Vec<u8> 
             round: RoundId::new(9),
             weight: Weight::new(weight),
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
     }
@@ -238,10 +239,10 @@ fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
             round: RoundId::new(9),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         server.add(&strict.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
     }
@@ -291,10 +292,10 @@ fn announced_elements_are_authenticated_before_memory_is_taken() {
         round: RoundId::new(9),
         weight: Weight::ONE,
         update: &update,
-        plan: &[],
+        round_plan: &[],
         model: b"model",
         memory: &[],
-        bound: &[],
+        associated_data: &[],
     };
     let sent = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap();
     let parsed = wire::parse(&sent).unwrap();

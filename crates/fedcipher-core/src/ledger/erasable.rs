@@ -1,7 +1,7 @@
 //! Records of one length that are written in place, so that to overwrite one is to erase it as far as a file system does.
 //! A file system or disk that writes elsewhere, a snapshot and a backup keep what was there.
 
-use super::{Folder, disk, failed, stamp};
+use super::{Folder, disk, failed, header};
 use crate::keys::ClientKey;
 use crate::wire::hex;
 use crate::{Result, os};
@@ -35,12 +35,12 @@ impl Erasable {
     fn locked(&self) -> Result<File> {
         let io = |e: std::io::Error| failed(&self.path, e);
         let file = loop {
-            match stamp::open(&self.path, true) {
+            match header::open(&self.path, true) {
                 Ok(file) => break file,
                 Err(e) if e.kind() == ErrorKind::NotFound => {
-                    stamp::publish(&self.path, &[]).map_err(io)?;
+                    header::publish(&self.path, &[]).map_err(io)?;
                 }
-                Err(e) => return Err(stamp::unopened(&self.path, &e)),
+                Err(e) => return Err(header::unopened(&self.path, &e)),
             }
         };
         file.lock().map_err(io)?;
@@ -81,7 +81,7 @@ fn read(file: &File, at: usize) -> std::io::Result<(Content, bool)> {
         other => other?,
     }
     let mut sealed = bytes.clone();
-    stamp::seal(&mut *sealed);
+    header::write_checksum(&mut *sealed);
     if sealed == bytes {
         content.copy_from_slice(&bytes[..CONTENT]);
     }
@@ -92,7 +92,7 @@ fn write(file: &File, at: usize, content: &Content) -> std::io::Result<()> {
     let mut bytes = Zeroizing::new([0; RECORD]);
     bytes[..CONTENT].copy_from_slice(&**content);
     if content.iter().any(|byte| *byte != 0) {
-        stamp::seal(&mut *bytes);
+        header::write_checksum(&mut *bytes);
     }
     disk::write(file, &*bytes, (at * RECORD) as u64)
 }

@@ -1,17 +1,17 @@
 //! A log of records of any length, which the folder's index counts, and which can be rewritten shorter all the same.
 
-use super::folder::{Folder, Indexed, Place, check_stamp};
+use super::folder::{Folder, Indexed, LedgerFile, check_header};
+use super::header::{self, LEN, LedgerHeader};
 use super::slots::Newest;
-use super::stamp::{self, LEN, Stamp};
 use super::{disk, failed, locked, lost};
 use crate::{Result, os};
 use std::fs::File;
 use std::path::Path;
 
-/// `stamp | before u64 | last u64 | kept u64 | checksum`: how many records there were when the file was made, what the
+/// `header | before u64 | last u64 | kept u64 | checksum`: how many records there were when the file was made, what the
 /// index says of the last of them, and how many follow in place of all of these.
 const HEAD: usize = LEN + 32;
-/// Before each record: `bytes u64 | checksum`, which covers the stamp and the record's number too.
+/// Before each record: `bytes u64 | checksum`, which covers the header and the record's number too.
 const FRAME: usize = 16;
 /// Numbers of the records that are kept.
 const KEPT: u64 = 1 << 63;
@@ -21,7 +21,7 @@ const SHORT: u64 = 1 << 16;
 
 #[derive(Debug)]
 pub struct Journal {
-    place: Place,
+    place: LedgerFile,
 }
 
 /// How far an object has read a journal.
@@ -39,41 +39,41 @@ pub struct Position {
 /// A journal that nobody else changes: read to its end, and as the index says.
 pub struct Held<'a> {
     file: File,
-    stamp: Stamp,
+    header: LedgerHeader,
     path: &'a Path,
     indexed: Indexed<'a>,
 }
 
-fn head(stamp: &Stamp, before: u64, last: u64, kept: u64) -> Vec<u8> {
+fn head(header: &LedgerHeader, before: u64, last: u64, kept: u64) -> Vec<u8> {
     let mut out =
-        [&stamp.encode()[..], &before.to_le_bytes(), &last.to_le_bytes(), &kept.to_le_bytes(), &[0; 8]].concat();
-    stamp::seal(&mut out);
+        [&header.encode()[..], &before.to_le_bytes(), &last.to_le_bytes(), &kept.to_le_bytes(), &[0; 8]].concat();
+    header::write_checksum(&mut out);
     out
 }
 
 /// What a frame, and the index, say of a record.
-fn checksum(stamp: &Stamp, number: u64, body: &[u8]) -> u64 {
+fn checksum(header: &LedgerHeader, number: u64, body: &[u8]) -> u64 {
     let mut hash = blake3::Hasher::new();
-    hash.update(&stamp.encode()).update(&number.to_le_bytes()).update(body);
+    hash.update(&header.encode()).update(&number.to_le_bytes()).update(body);
     u64::from_le_bytes(hash.finalize().as_bytes().first_chunk().copied().unwrap_or_default())
 }
 
-fn framed(stamp: &Stamp, number: u64, body: &[u8]) -> Vec<u8> {
-    [&(body.len() as u64).to_le_bytes()[..], &checksum(stamp, number, body).to_le_bytes(), body].concat()
+fn framed(header: &LedgerHeader, number: u64, body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u64).to_le_bytes()[..], &checksum(header, number, body).to_le_bytes(), body].concat()
 }
 
 /// The whole record at the front of `bytes` that has this number: its checksum and its body.
-fn record<'a>(stamp: &Stamp, number: u64, bytes: &'a [u8]) -> Option<(u64, &'a [u8])> {
-    let length = usize::try_from(stamp::word(bytes, 0)?).ok()?;
+fn record<'a>(header: &LedgerHeader, number: u64, bytes: &'a [u8]) -> Option<(u64, &'a [u8])> {
+    let length = usize::try_from(header::word(bytes, 0)?).ok()?;
     let body = bytes.get(FRAME..FRAME.checked_add(length)?)?;
-    let sum = stamp::word(bytes, 8)?;
-    (sum == checksum(stamp, number, body)).then_some((sum, body))
+    let sum = header::word(bytes, 8)?;
+    (sum == checksum(header, number, body)).then_some((sum, body))
 }
 
 impl Journal {
-    /// The journal of `stamp`, made if the folder never had it.
-    pub fn open(folder: &Folder, suffix: &str, stamp: Stamp) -> Result<Self> {
-        Ok(Journal { place: folder.ensure(suffix, stamp, |stamp| head(stamp, 0, 0, 0))? })
+    /// The journal of `header`, made if the folder never had it.
+    pub fn open(folder: &Folder, suffix: &str, header: LedgerHeader) -> Result<Self> {
+        Ok(Journal { place: folder.ensure(suffix, header, |header| head(header, 0, 0, 0))? })
     }
 
     /// Locks the journal and reads what is new since `position`: `take` gets each record, and none where all that it was
@@ -99,18 +99,18 @@ impl Journal {
         };
         let mut bytes = [0u8; HEAD];
         os::read_exact_at(&file, &mut bytes, 0).map_err(|_| lost(path, "has been cut short"))?;
-        let stamp = Stamp::decode(&bytes[..LEN], self.place.stamp.magic);
-        let stamp = stamp.ok_or_else(|| lost(path, "does not begin as a ledger does"))?;
-        check_stamp(&stamp, path, &self.place.stamp)?;
-        let word = |at| stamp::word(&bytes, at).unwrap_or_default();
+        let header = LedgerHeader::decode(&bytes[..LEN], self.place.header.magic);
+        let header = header.ok_or_else(|| lost(path, "does not begin as a ledger does"))?;
+        check_header(&header, path, &self.place.header)?;
+        let word = |at| header::word(&bytes, at).unwrap_or_default();
         let (before, last, kept) = (word(LEN), word(LEN + 8), word(LEN + 16));
-        if bytes[..] != head(&stamp, before, last, kept) {
+        if bytes[..] != head(&header, before, last, kept) {
             return Err(lost(path, "begins with what is damaged"));
         }
-        let mut held = Held { file, stamp, path, indexed: self.place.indexed()? };
+        let mut held = Held { file, header, path, indexed: self.place.indexed()? };
         if position.before != Some(before) {
             // Whoever has put the file here may have ended before its name was durable.
-            stamp::sync_parent(path).map_err(io)?;
+            header::sync_parent(path).map_err(io)?;
             *position = Position { before: Some(before), count: before, last, end: HEAD as u64, kept: 0 };
             take(None)?;
             held.read_kept(kept, position, take)?;
@@ -144,7 +144,7 @@ impl Held<'_> {
         let bytes = self.rest(position.end)?;
         let mut rest = bytes.as_slice();
         for number in 0..kept {
-            let found = record(&self.stamp, KEPT | number, rest);
+            let found = record(&self.header, KEPT | number, rest);
             let (_, body) = found.ok_or_else(|| lost(self.path, &format!("record {number} in it is damaged")))?;
             take(Some(body))?;
             rest = rest.get(FRAME + body.len()..).unwrap_or_default();
@@ -157,7 +157,7 @@ impl Held<'_> {
     fn read_on(&mut self, position: &mut Position, take: &mut dyn FnMut(Option<&[u8]>) -> Result<()>) -> Result<()> {
         let bytes = self.rest(position.end)?;
         let mut rest = bytes.as_slice();
-        while let Some((sum, body)) = record(&self.stamp, position.count, rest) {
+        while let Some((sum, body)) = record(&self.header, position.count, rest) {
             take(Some(body))?;
             (position.count, position.last) = (position.count + 1, sum);
             rest = rest.get(FRAME + body.len()..).unwrap_or_default();
@@ -173,11 +173,11 @@ impl Held<'_> {
 
     /// Adds a record, durably; the index is told by [`Self::count`].
     pub fn append(&mut self, position: &mut Position, body: &[u8]) -> Result<()> {
-        let bytes = framed(&self.stamp, position.count, body);
+        let bytes = framed(&self.header, position.count, body);
         disk::write(&self.file, &bytes, position.end)
             .and_then(|()| disk::sync(&self.file))
             .map_err(|e| failed(self.path, e))?;
-        position.last = checksum(&self.stamp, position.count, body);
+        position.last = checksum(&self.header, position.count, body);
         position.count += 1;
         position.end += bytes.len() as u64;
         Ok(())
@@ -200,11 +200,11 @@ impl Held<'_> {
 
     /// Puts `kept` in the place of all records; they stay counted.
     pub fn rewrite(self, position: &mut Position, kept: &[Vec<u8>]) -> Result<()> {
-        let mut content = head(&self.stamp, position.count, position.last, kept.len() as u64);
+        let mut content = head(&self.header, position.count, position.last, kept.len() as u64);
         for (number, body) in kept.iter().enumerate() {
-            content.extend(framed(&self.stamp, KEPT | number as u64, body));
+            content.extend(framed(&self.header, KEPT | number as u64, body));
         }
         position.before = None;
-        stamp::replace(self.path, &content).map_err(|e| failed(self.path, e))
+        header::replace(self.path, &content).map_err(|e| failed(self.path, e))
     }
 }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 
 /// How many round numbers after its first update from a position a client sends others from there
 /// (`_MOST_NUMBERS_AT_A_POSITION` of `flower/client_model.py`, which is the same number).
-const MOST_NUMBERS: u64 = 128;
+const MAX_NUMBERS: u64 = 128;
 /// A memory stays while its last round is fewer numbers than this before the newest round of its key. So what is forgotten
 /// is older than all that honest clients still sign, and a run that goes on is refused nothing.
-const KEPT: u64 = 2 * MOST_NUMBERS;
+const KEPT: u64 = 2 * MAX_NUMBERS;
 /// So many memories are dropped at a time.
 const DROPPED: usize = 256;
 /// Keys whose memories and newest round's sets are kept.
@@ -309,7 +309,7 @@ impl Memories {
         let (kept, dropped) = self.divided();
         let mut forgotten = self.forgotten.clone();
         for (key, round) in dropped.iter().flat_map(|(_, memory)| &memory.rounds) {
-            later(&mut forgotten, *key, round.later_by(MOST_NUMBERS));
+            later(&mut forgotten, *key, round.later_by(MAX_NUMBERS));
         }
         let mut rounds: Vec<&(u64, Vec<Entry>)> = self.rounds.values().collect();
         rounds.sort_by_key(|(number, _)| *number);

@@ -1,4 +1,4 @@
-//! What a key has done, kept across restarts: rounds encrypted ([`Ledger`]) and aggregates opened ([`Openings`]).
+//! What a key has done, kept across restarts: rounds encrypted ([`Ledger`]) and aggregates opened ([`OpenedLedger`]).
 //!
 //! Both are files of one state folder ([`Folder`]), which has an identity and an index with the newest counter of each
 //! ledger. A claim is on disk in the ledger first and then in the index, before anything comes of it. So a file that
@@ -9,17 +9,17 @@
 mod disk;
 pub(crate) mod erasable;
 mod folder;
+pub(crate) mod header;
 mod journal;
 mod memories;
 mod nonces;
-mod openings;
+mod opened;
 mod slots;
-pub(crate) mod stamp;
 
 pub use folder::Folder;
 pub use memories::Sum;
 pub use nonces::Ledger;
-pub use openings::{Holder, Openings};
+pub use opened::{Holder, OpenedLedger};
 
 use crate::keys::ClientKey;
 use crate::wire::hex;
@@ -32,7 +32,7 @@ pub(crate) const CURE: &str = "what this key has been used for is no longer know
      reveal updates: rotate the keys (`fedcipher-authority rotate`, or new key files by `fedcipher keygen`)";
 
 /// Furthest that a dated round may be ahead of this machine's clock, seconds.
-const MOST_AHEAD: u64 = 86_400;
+const MAX_AHEAD: u64 = 86_400;
 
 /// This machine's clock, unix seconds.
 pub(crate) fn now() -> u64 {
@@ -43,7 +43,7 @@ pub(crate) fn now() -> u64 {
 /// with a wrong clock would make a key useless until that date.
 pub fn check_date(round: RoundId) -> Result<()> {
     match round.date().map(|date| date.saturating_sub(now())) {
-        Some(ahead) if ahead > MOST_AHEAD => Err(Error::RoundDate { round, days: ahead / 86_400 }),
+        Some(ahead) if ahead > MAX_AHEAD => Err(Error::RoundDate { round, days: ahead / 86_400 }),
         _ => Ok(()),
     }
 }
@@ -69,7 +69,7 @@ pub(crate) fn ahead(last: RoundId) -> String {
 pub fn register(key: &ClientKey, state: &Path) -> Result<()> {
     let folder = Folder::open(state)?;
     nonces::place(&folder, key, 0)?;
-    openings::place(&folder, key).map(drop)
+    opened::place(&folder, key).map(drop)
 }
 
 /// Deletes the files of a key that has ended, which are named by its `key_id` and `client`. Its entries in the folder's
@@ -88,7 +88,7 @@ pub fn retire(key_id: &[u8; 16], client: ClientId, state: &Path) -> std::io::Res
 /// Refuses a key that was registered in `state` and whose ledgers are not there.
 pub(crate) fn check_registered(key: &ClientKey, folder: &Folder) -> Result<()> {
     folder.existing(key, nonces::MAGIC)?;
-    folder.existing(key, openings::MAGIC).map(drop)
+    folder.existing(key, opened::MAGIC).map(drop)
 }
 
 pub(crate) fn failed(path: &Path, reason: impl std::fmt::Display) -> Error {
@@ -97,9 +97,9 @@ pub(crate) fn failed(path: &Path, reason: impl std::fmt::Display) -> Error {
 
 /// The ledger at `path`, which no other object or process changes while this handle lives.
 fn locked(path: &Path) -> Result<std::fs::File> {
-    let file = stamp::open(path, true).map_err(|e| match e.kind() {
+    let file = header::open(path, true).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => lost(path, "has been deleted"),
-        _ => stamp::unopened(path, &e),
+        _ => header::unopened(path, &e),
     })?;
     file.lock().map_err(|e| failed(path, e))?;
     Ok(file)
@@ -138,8 +138,8 @@ mod tests {
         ),
     ];
 
-    fn openings(key: &ClientKey, state: &Path) -> Result<Openings> {
-        Openings::open(&Holder { key, roster: None, minimum: 2 }, Some(state))
+    fn openings(key: &ClientKey, state: &Path) -> Result<OpenedLedger> {
+        OpenedLedger::open(&Holder { key, roster: None, minimum: 2 }, Some(state))
     }
 
     /// A sum of both clients that counts in the memory of its round.

@@ -1,8 +1,8 @@
 //! Which round each (key, client) has encrypted last. The round is on disk *before* any ciphertext of it exists.
 
-use super::folder::{Folder, Place, check_stamp};
+use super::folder::{Folder, LedgerFile, check_header};
+use super::header::{LedgerHeader, Magic};
 use super::slots::{BYTES, Counter};
-use super::stamp::{Magic, Stamp};
 use super::{check_date, disk, failed, locked, lost};
 use crate::keys::ClientKey;
 use crate::{ClientId, Error, Result, RoundId};
@@ -11,16 +11,16 @@ use std::path::Path;
 pub(super) const MAGIC: Magic = *b"FEDNONC3";
 
 /// Makes the file of `key` if the folder never had one.
-pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<Place> {
-    let stamp = Stamp::of(MAGIC, folder.identity(), key, born);
-    folder.ensure("nonce", stamp, |stamp| Counter::born(stamp).to_vec())
+pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<LedgerFile> {
+    let header = LedgerHeader::of(MAGIC, folder.identity(), key, born);
+    folder.ensure("nonce", header, |header| Counter::born(header).to_vec())
 }
 
 /// Refuses any round that is not greater than the last one.
 #[derive(Debug)]
 pub struct Ledger {
     client: ClientId,
-    file: Option<Place>,
+    file: Option<LedgerFile>,
     last: Option<RoundId>,
     /// Most rounds that are claimed, ever.
     most: Option<u64>,
@@ -121,7 +121,7 @@ impl Ledger {
             return Err(lost(path, "has not the length of a ledger, it has been cut or added to"));
         }
         let mut counter = Counter::read(&file, path, 0, MAGIC)?;
-        check_stamp(&counter.stamp, path, &place.stamp)?;
+        check_header(&counter.header, path, &place.header)?;
         let mut indexed = place.indexed()?;
         indexed.check(&file, counter.newest)?;
         let last = counter.newest.value().map(RoundId::new);
@@ -130,7 +130,7 @@ impl Ledger {
         }
         self.last = last;
         self.check_increase(round)?;
-        if round.date().is_some_and(|date| date < counter.stamp.born) {
+        if round.date().is_some_and(|date| date < counter.header.born) {
             return Err(lost(
                 path,
                 "the round was begun before this ledger was made, so it may have been encrypted under another one \

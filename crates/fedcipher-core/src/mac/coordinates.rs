@@ -6,7 +6,7 @@
 //! senders, so positions can be left out, and cannot be moved, altered or credited to others. 61 bits a coordinate
 //! up and down, beside the update's own tag, which binds the header.
 //!
-//! A forgery is accepted with probability at most 2^-60 a try; a client makes one a round ([`crate::ledger::Openings`]).
+//! A forgery is accepted with probability at most 2^-60 a try; a client makes one a round ([`crate::ledger::OpenedLedger`]).
 //! Sums stay below 2^60, so that no two of them are the same in the field.
 
 use super::{MacKey, RoundMac, prf};

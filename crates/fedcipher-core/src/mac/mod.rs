@@ -11,7 +11,7 @@
 //!
 //! Assumption: HMAC-SHA256 is a PRF, and no client makes two tags in one round ([`crate::ledger`]). Then a forgery is
 //! accepted with probability at most (fields of the update + 1) / p, below 2^-90; each client tries one aggregate a round
-//! ([`crate::ledger::Openings`]). Whoever holds the cohort's secret can forge: this binds the server, not a client. What
+//! ([`crate::ledger::OpenedLedger`]). Whoever holds the cohort's secret can forge: this binds the server, not a client. What
 //! a client sends, and as whom, its signature says ([`crate::statement`]).
 
 pub mod coordinates;
@@ -51,7 +51,7 @@ pub enum Weighting {
 impl Weighting {
     /// What the client multiplies an update of this weight by.
     #[must_use]
-    pub fn before(self, weight: Weight) -> u64 {
+    pub fn client_factor(self, weight: Weight) -> u64 {
         match self {
             Weighting::Client => weight.get(),
             Weighting::Server => 1,
@@ -60,7 +60,7 @@ impl Weighting {
 
     /// What the server multiplies it by.
     #[must_use]
-    pub fn factor(self, weight: Weight) -> u64 {
+    pub fn server_factor(self, weight: Weight) -> u64 {
         match self {
             Weighting::Client => 1,
             Weighting::Server => weight.get(),
@@ -102,17 +102,17 @@ impl Tag {
 
 /// The polynomial of a part of an update; parts add up.
 #[derive(Clone, Copy, Default)]
-pub struct Hash(Element);
+pub struct PolyEval(Element);
 
-impl std::ops::AddAssign for Hash {
-    fn add_assign(&mut self, other: Hash) {
+impl std::ops::AddAssign for PolyEval {
+    fn add_assign(&mut self, other: PolyEval) {
         self.0 += other.0;
     }
 }
 
-impl std::iter::Sum for Hash {
-    fn sum<I: Iterator<Item = Hash>>(parts: I) -> Hash {
-        Hash(parts.map(|part| part.0).sum())
+impl std::iter::Sum for PolyEval {
+    fn sum<I: Iterator<Item = PolyEval>>(parts: I) -> PolyEval {
+        PolyEval(parts.map(|part| part.0).sum())
     }
 }
 
@@ -203,11 +203,11 @@ impl MacKey {
         Element::from_random(prf(&self.veil, &[statement]))
     }
 
-    /// The MAC of the round that `header` is of, over updates of `layout`. `bound` is what both ends know and no
+    /// The MAC of the round that `header` is of, over updates of `layout`. `associated_data` is what both ends know and no
     /// header says; clients that disagree on it make tags that do not add up.
-    pub fn round(&self, header: &Header, layout: &Layout, bounds: Bounds, bound: &[u8]) -> RoundMac {
+    pub fn round(&self, header: &Header, layout: &Layout, bounds: Bounds, associated_data: &[u8]) -> RoundMac {
         let context: [u8; 32] =
-            Sha256::new().chain_update(header.common()).chain_update(Sha256::digest(bound)).finalize().into();
+            Sha256::new().chain_update(header.common()).chain_update(Sha256::digest(associated_data)).finalize().into();
         let powers =
             |label: &[u8]| Arc::new(Powers::new(Element::from_random(prf(&self.polynomial, &[&context, label]))));
         let widths = |s: Segment| (s, bounds.field_bits(s.bits));
@@ -246,9 +246,9 @@ impl RoundMac {
 
     /// The polynomial of the sums from `start` on, of one segment or more; they begin where a scheme may cut.
     #[must_use]
-    pub fn hash_run(&self, start: usize, sums: &[u64]) -> Hash {
+    pub fn hash_run(&self, start: usize, sums: &[u64]) -> PolyEval {
         let first = self.segments.partition_point(|s| s.start + s.len <= start);
-        let (mut rest, mut at, mut hash) = (sums, start, Hash::default());
+        let (mut rest, mut at, mut hash) = (sums, start, PolyEval::default());
         for segment in &self.segments[first..] {
             let (own, behind) = rest.split_at(rest.len().min(segment.start + segment.len - at));
             if own.is_empty() {
@@ -264,23 +264,23 @@ impl RoundMac {
 
     /// The polynomial of all fields of an update, at once.
     #[must_use]
-    pub fn hash_fields(&self, fields: &[u32]) -> Hash {
+    pub fn hash_fields(&self, fields: &[u32]) -> PolyEval {
         self.each(|hasher, range| hasher.fields(fields.get(range).unwrap_or_default()))
     }
 
     /// The polynomial of all sums, at once.
     #[must_use]
-    pub fn hash_sums(&self, sums: &[u64]) -> Hash {
+    pub fn hash_sums(&self, sums: &[u64]) -> PolyEval {
         self.each(|hasher, range| hasher.sums(sums.get(range).unwrap_or_default()))
     }
 
-    fn each(&self, mut work: impl FnMut(&mut Hasher<'_>, std::ops::Range<usize>)) -> Hash {
+    fn each(&self, mut work: impl FnMut(&mut Hasher<'_>, std::ops::Range<usize>)) -> PolyEval {
         let of_segment = |s: &Segment| {
             let mut hasher = self.hasher(s.start);
             work(&mut hasher, s.start..s.start + s.len);
             hasher.finish()
         };
-        Hash(self.segments.iter().map(of_segment).sum())
+        PolyEval(self.segments.iter().map(of_segment).sum())
     }
 
     fn pad(&self, of: &Contribution) -> Element {
@@ -290,13 +290,13 @@ impl RoundMac {
 
     /// A client's tag over the polynomial of what it sends.
     #[must_use]
-    pub fn tag(&self, hash: Hash, own: &Contribution) -> Tag {
+    pub fn tag(&self, hash: PolyEval, own: &Contribution) -> Tag {
         Tag(hash.0 + self.pad(own))
     }
 
     /// Refuses sums of polynomial `hash` that are not what `contributions` sent.
-    pub fn check(&self, hash: Hash, contributions: &[Contribution], weighting: Weighting, tag: Tag) -> Result<()> {
-        let pad = |c: &Contribution| self.pad(c) * Element::new(u128::from(weighting.factor(c.weight)));
+    pub fn check(&self, hash: PolyEval, contributions: &[Contribution], weighting: Weighting, tag: Tag) -> Result<()> {
+        let pad = |c: &Contribution| self.pad(c) * Element::new(u128::from(weighting.server_factor(c.weight)));
         let expected = hash.0 + contributions.iter().map(pad).sum();
         // Whether an aggregate opens shows.
         if shown(bool::from(expected.to_wire().ct_eq(&tag.to_bytes()))) { Ok(()) } else { Err(Error::Tag) }
@@ -306,14 +306,14 @@ impl RoundMac {
 impl Hasher<'_> {
     /// The polynomial of what was hashed.
     #[must_use]
-    pub fn hash(self) -> Hash {
-        Hash(self.finish())
+    pub fn hash(self) -> PolyEval {
+        PolyEval(self.finish())
     }
 }
 
 /// What a client stamps its update with: the round's MAC, who it is, and its signature.
 #[derive(Clone)]
-pub struct Stamp {
+pub struct TagMaker {
     pub mac: RoundMac,
     pub own: Contribution,
     /// The pad that the client has drawn for this tag; zero in schemes whose clients draw none.
@@ -323,28 +323,28 @@ pub struct Stamp {
     pub signer: Signer,
 }
 
-impl Stamp {
+impl TagMaker {
     #[must_use]
-    pub fn tag(&self, hash: Hash) -> Tag {
-        self.mac.tag(Hash(hash.0 + *self.pad), &self.own)
+    pub fn tag(&self, hash: PolyEval) -> Tag {
+        self.mac.tag(PolyEval(hash.0 + *self.pad), &self.own)
     }
 
     /// The end of an update's payload: its tag over `hash`, and a signature that covers `body`, the digest of the rest.
     #[must_use]
-    pub fn end(&self, hash: Hash, body: &[u8]) -> [u8; END_LEN] {
+    pub fn end(&self, hash: PolyEval, body: &[u8]) -> [u8; END_LEN] {
         self.signer.end(self.own, self.tag(hash), body)
     }
 
     /// The polynomial of integers as that of what is sent, this client's weight times as much.
     #[must_use]
-    pub fn weighed(&self, hash: Hash) -> Hash {
-        Hash(hash.0 * Element::new(u128::from(self.factor())))
+    pub fn scale_by_weight(&self, hash: PolyEval) -> PolyEval {
+        PolyEval(hash.0 * Element::new(u128::from(self.factor())))
     }
 
     /// What this client multiplies its integers by.
     #[must_use]
     pub fn factor(&self) -> u64 {
-        self.weighting.before(self.own.weight)
+        self.weighting.client_factor(self.own.weight)
     }
 }
 
@@ -359,13 +359,13 @@ pub struct Verifier {
 impl Verifier {
     /// The polynomial of a piece's sums.
     #[must_use]
-    pub fn hash(&self, start: usize, sums: &[u64]) -> Hash {
+    pub fn hash(&self, start: usize, sums: &[u64]) -> PolyEval {
         self.mac.hash_run(start, sums)
     }
 
     /// `pads`: the sum of those that its clients have drawn.
-    pub(crate) fn check(&self, hash: Hash, pads: Option<&Element>, tag: Tag) -> Result<()> {
-        let hash = pads.map_or(hash, |pads| Hash(hash.0 + *pads));
+    pub(crate) fn check(&self, hash: PolyEval, pads: Option<&Element>, tag: Tag) -> Result<()> {
+        let hash = pads.map_or(hash, |pads| PolyEval(hash.0 + *pads));
         self.mac.check(hash, &self.contributions, self.weighting, tag)
     }
 }

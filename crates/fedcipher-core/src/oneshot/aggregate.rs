@@ -3,24 +3,24 @@
 use super::agree::{Agreement, Agreements, Certificate, write_sets};
 use super::answer::{Accused, Answer, Complaint, read_all, write_all};
 use super::prekeys::Published;
-use super::roster::{Party, Roster};
+use super::roster::{Roster, RosterEntry};
 use super::sealed_share::{NO_SHARE, SealedShare};
 use super::sharing::Combination;
 use super::statement::RoundContext;
-use super::{Params, Reveal, Setting, signed};
+use super::{OneshotParams, Reveal, Setting, signed};
 use crate::admission::{Admission, Claim};
 use crate::codec::Layout;
 use crate::committee::CommitteeRound;
 use crate::keys::{KeyTag, ServerKey};
 use crate::mac::Tag;
-use crate::protocol::Digest;
+use crate::protocol::FrameDigest;
 use crate::rlwe::aggregate::CipherSum;
 use crate::rlwe::params::Block;
 use crate::scheme::{Aggregator, Progress};
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::statement::sha256;
-use crate::wire::{self, Contribution, Header, Kind, Place, Reader};
+use crate::wire::{self, Contribution, FrameBuffer, Header, Kind, Reader};
 use crate::{ClientId, Error, Result, RoundId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl<'a> Body<'a> {
         let sealed = (0..setting.params.members).map(share).collect::<Result<Vec<_>>>()?;
         r.finish()?;
         let digests: Vec<u8> = sealed.iter().flat_map(SealedShare::digest).collect();
-        let signed = signed(&Digest::of(ciphertexts), &digests);
+        let signed = signed(&FrameDigest::of(ciphertexts), &digests);
         Ok(Body { ciphertexts, sealed, signed })
     }
 }
@@ -137,13 +137,13 @@ impl OneshotAggregator {
         }
     }
 
-    fn member(&self, id: ClientId) -> Result<&Party> {
+    fn member(&self, id: ClientId) -> Result<&RosterEntry> {
         let party = self.roster.get(id).filter(|party| party.roles.member);
         party.ok_or_else(|| Error::frame(format!("party {id} is no member of the committee")))
     }
 
     fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(ClientId, Vec<u8>)> {
-        let Params { corrupt_clients, corrupt_members, .. } = self.setting.params;
+        let OneshotParams { corrupt_clients, corrupt_members, .. } = self.setting.params;
         let mut payload = common.to_vec();
         self.shares.values().take(corrupt_clients + 1).for_each(|kept| payload.extend(kept.statement()));
         payload.extend(write_sets(self.agreements.again(corrupt_members)));
@@ -193,7 +193,7 @@ impl OneshotAggregator {
     /// Whether `member` proves that a client has sealed no share to it. Refuses the accusation of a client whose share is
     /// good, as everybody with the shown secret can see.
     fn judge(&self, context: &RoundContext, member: ClientId, accused: &Accused) -> Result<bool> {
-        let of = |(place, party): (usize, &Party)| (party.id == member).then_some(place);
+        let of = |(place, party): (usize, &RosterEntry)| (party.id == member).then_some(place);
         let place = self.roster.members().enumerate().find_map(of);
         let (Some(place), Some(kept)) = (place, self.shares.get(&accused.client)) else {
             return Err(Error::frame(format!("member {member} accuses whom it was not asked about")));
@@ -241,7 +241,7 @@ impl OneshotAggregator {
         if found < most {
             return judged;
         }
-        let there = |(_, member): &(usize, &Party)| self.answers.contains_key(&member.id);
+        let there = |(_, member): &(usize, &RosterEntry)| self.answers.contains_key(&member.id);
         let (places, ids): (Vec<usize>, Vec<ClientId>) =
             self.roster.members().enumerate().filter(there).map(|(place, member)| (place, member.id)).unzip();
         for (k, client) in self.shares.keys().enumerate() {
@@ -269,7 +269,7 @@ impl OneshotAggregator {
     /// Refuses shares that were sealed to other prekeys than clients were given.
     fn check_given(&self, client: ClientId, sealed: &[SealedShare<'_>]) -> Result<()> {
         let Some(given) = &self.given else { return Ok(()) };
-        let other = |(member, share): &(&Party, &SealedShare<'_>)| {
+        let other = |(member, share): &(&RosterEntry, &SealedShare<'_>)| {
             given.get(&member.id).copied().unwrap_or_default() != share.number
         };
         match self.roster.members().zip(sealed).find(other) {
@@ -300,7 +300,7 @@ impl Aggregator for OneshotAggregator {
         Some(self)
     }
 
-    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         if self.agreeing() || self.missing() > 0 {
             return Err(Error::Committee { answers: self.fitting(), needed: self.setting.sharing.needed() });
@@ -326,7 +326,7 @@ impl CommitteeRound for OneshotAggregator {
         }
         self.requested = true;
         let agreed = self.agreed.write();
-        let request = |(place, member): (usize, &Party)| {
+        let request = |(place, member): (usize, &RosterEntry)| {
             let mut payload = [common.as_slice(), &agreed].concat();
             for kept in self.shares.values() {
                 payload.extend(kept.statement());
@@ -335,7 +335,7 @@ impl CommitteeRound for OneshotAggregator {
             (member.id, header.frame(&payload))
         };
         // Who has not agreed does not answer, and who lacks a share cannot.
-        let asked = |(place, member): &(usize, &Party)| {
+        let asked = |(place, member): &(usize, &RosterEntry)| {
             (self.agreed.0.is_empty() || self.agreed.0.contains_key(&member.id))
                 && self.shares.values().all(|kept| kept.sealed[*place].len() > NO_SHARE.len())
         };
@@ -408,14 +408,14 @@ impl CommitteeRound for OneshotAggregator {
 }
 
 /// `frame`, an aggregate, with the keys for `reader` only: what each of many readers needs.
-pub(super) fn addressed(setting: &Setting, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
+pub(super) fn for_reader(setting: &Setting, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
     let found = wire::parse_kind(frame, Kind::Aggregate)?;
     if setting.params.reveal == Reveal::Server {
         return Ok(frame.to_vec());
     }
     let (payload, tag) = Tag::split(found.payload)?;
     let (answers, length) = read_all(setting, payload)?;
-    let answers: Vec<Answer> = answers.into_iter().map(|answer| answer.addressed(reader)).collect();
+    let answers: Vec<Answer> = answers.into_iter().map(|answer| answer.for_reader(reader)).collect();
     let mut out = write_all(&answers);
     out.extend_from_slice(&payload[length..]);
     out.extend_from_slice(&tag.to_bytes());

@@ -23,7 +23,7 @@ pub type Sets = Vec<(u64, Vec<Name>)>;
 
 const NAME_LEN: usize = size_of::<Name>();
 /// Clients of all sets of a proposal together.
-const MOST_NAMES: usize = 1 << 20;
+const MAX_NAMES: usize = 1 << 20;
 
 /// `sets u32 | of each: least u64 | clients u32 | names`.
 pub fn write_sets(sets: &Sets) -> Vec<u8> {
@@ -41,7 +41,7 @@ pub fn read_sets(r: &mut Reader<'_>) -> Result<Sets> {
     for _ in 0..r.u32()? {
         let (least, clients) = (r.u64()?, r.u32()? as usize);
         names += clients;
-        if names > MOST_NAMES || least == 0 || clients == 0 {
+        if names > MAX_NAMES || least == 0 || clients == 0 {
             return Err(Error::frame("a proposal with sets of nobody, or of too many"));
         }
         let (clients, _) = r.bytes(clients * NAME_LEN)?.as_chunks::<NAME_LEN>();

@@ -1,12 +1,12 @@
 //! What a member returns: its sum of shares, for the readers or in the clear, and who may not go unnoticed if it is
 //! false, its signature. The sum of pads in it is never in the clear: with it the server could find the key of tags.
 
-use super::roster::Party;
+use super::roster::RosterEntry;
 use super::sealed_share::Exported;
 use super::sealing::OVERHEAD;
 use super::sharing::Shares;
 use super::statement::RoundContext;
-use super::{Place, Reveal, Setting};
+use super::{Reveal, RosterSeat, Setting};
 use crate::mac::TAG_LEN;
 use crate::mac::field::Element;
 use crate::prf::KeyStream;
@@ -38,7 +38,7 @@ impl Answer {
     /// Of `sum`, by `member`, whose place this is, for the clients in `of`.
     pub fn make(
         setting: &Setting,
-        place: &Place,
+        place: &RosterSeat,
         member: ClientId,
         context: &RoundContext,
         of: &[Contribution],
@@ -54,8 +54,8 @@ impl Answer {
             let mut stream = KeyStream::from_os()?;
             stream.apply(&mut sum);
             let key = stream.into_key();
-            let wrap = |reader: &Party| {
-                Ok((reader.id, reader.sealing()?.seal(&context.key_info(member, reader.id), key.as_slice())?))
+            let wrap = |reader: &RosterEntry| {
+                Ok((reader.id, reader.sealing()?.hpke_seal(&context.key_info(member, reader.id), key.as_slice())?))
             };
             wraps = place.roster.readers().collect::<Vec<_>>().into_par_iter().map(wrap).collect::<Result<_>>()?;
         }
@@ -91,7 +91,7 @@ impl Answer {
 
     /// Whether it is what `party`, of the committee, has signed for these clients.
     #[must_use]
-    pub fn is_of(&self, party: &Party, context: &RoundContext, of: &[Contribution]) -> bool {
+    pub fn is_of(&self, party: &RosterEntry, context: &RoundContext, of: &[Contribution]) -> bool {
         let message = signed(context, of, self.member, &self.sum, &self.combined);
         let signed = Signed {
             party: self.member,
@@ -109,7 +109,7 @@ impl Answer {
         setting: &Setting,
         context: &RoundContext,
         of: &[Contribution],
-        own: Option<(&Place, ClientId)>,
+        own: Option<(&RosterSeat, ClientId)>,
     ) -> Result<Shares> {
         let mut sum = Zeroizing::new(self.sum.clone());
         if let Some((place, reader)) = own.filter(|_| setting.params.reveal == Reveal::Clients) {
@@ -129,7 +129,7 @@ impl Answer {
 
     /// Without other readers' keys.
     #[must_use]
-    pub fn addressed(mut self, reader: ClientId) -> Self {
+    pub fn for_reader(mut self, reader: ClientId) -> Self {
         self.wraps.retain(|(id, _)| *id == reader);
         self
     }
@@ -142,7 +142,7 @@ fn signed(context: &RoundContext, of: &[Contribution], member: ClientId, sum: &[
 
 /// What hides the sum of pads beside this sum of secrets from the server. A member answers for a client once a round, so
 /// nothing else is hidden by it.
-fn veil(place: &Place, context: &RoundContext, of: &[Contribution], member: ClientId, secrets: &[u8]) -> Element {
+fn veil(place: &RosterSeat, context: &RoundContext, of: &[Contribution], member: ClientId, secrets: &[u8]) -> Element {
     place.mac.veil(&context.answer(of, member, secrets))
 }
 
@@ -181,7 +181,7 @@ pub struct Complaint {
 
 impl Complaint {
     /// By `member`, whose place this is.
-    pub fn make(place: &Place, member: ClientId, context: &RoundContext, clients: Vec<Accused>) -> Result<Self> {
+    pub fn make(place: &RosterSeat, member: ClientId, context: &RoundContext, clients: Vec<Accused>) -> Result<Self> {
         let signature = place.identity.sign(Purpose::Complaint, &context.complaint(member, &listed(&clients)))?;
         Ok(Complaint { member, clients, signature })
     }
@@ -192,7 +192,7 @@ impl Complaint {
 
     /// Whether it is what `party` has signed.
     #[must_use]
-    pub fn is_of(&self, party: &Party, context: &RoundContext) -> bool {
+    pub fn is_of(&self, party: &RosterEntry, context: &RoundContext) -> bool {
         let message = context.complaint(self.member, &listed(&self.clients));
         let Complaint { member, signature, .. } = self;
         Signed { party: *member, key: &party.signing, purpose: Purpose::Complaint, message: &message, signature }

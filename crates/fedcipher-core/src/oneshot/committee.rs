@@ -5,7 +5,7 @@
 //! whatever `pack` is: they are equations in the packed coefficients, which are small
 //! (`threshold_shares_of_a_packed_sum_can_tell_it`). So no two sets may reach `threshold`.
 
-use super::MOST_MEMBERS;
+use super::MAX_MEMBERS;
 use crate::{Error, Result};
 
 /// Whether a committee can answer, but never for two sets that have a client in common, and corrupt members alone say
@@ -18,20 +18,20 @@ pub fn holds(members: usize, threshold: usize, corrupt_members: usize, pack: usi
 /// The first committee that holds of those with another threshold, then with less packed, then with more members.
 fn nearest(members: usize, corrupt: usize, pack: usize) -> Option<(usize, usize, usize)> {
     let packs = |m| (1..=pack.clamp(1, m)).rev().map(move |p| (m, p));
-    let all = (members.max(1)..=MOST_MEMBERS).flat_map(packs).flat_map(|(m, p)| (1..=m).map(move |t| (m, t, p)));
+    let all = (members.max(1)..=MAX_MEMBERS).flat_map(packs).flat_map(|(m, p)| (1..=m).map(move |t| (m, t, p)));
     all.into_iter().find(|(m, t, p)| holds(*m, *t, corrupt, *p))
 }
 
 /// Refuses a committee that does not hold, and names one that does.
 pub fn check(members: usize, threshold: usize, corrupt: usize, pack: usize) -> Result<()> {
     let most = members.max(threshold).max(corrupt).max(pack);
-    if most <= MOST_MEMBERS && holds(members, threshold, corrupt, pack) {
+    if most <= MAX_MEMBERS && holds(members, threshold, corrupt, pack) {
         return Ok(());
     }
-    let near = |members| if corrupt < MOST_MEMBERS { nearest(members, corrupt, pack) } else { None };
+    let near = |members| if corrupt < MAX_MEMBERS { nearest(members, corrupt, pack) } else { None };
     let Some((m, t, p)) = near(members).or_else(|| near(1)) else {
         let reason =
-            format!("no {MOST_MEMBERS} members withstand {corrupt} of their own; take {} at most", MOST_MEMBERS - 1);
+            format!("no {MAX_MEMBERS} members withstand {corrupt} of their own; take {} at most", MAX_MEMBERS - 1);
         return Err(Error::parameter("corrupt_members", reason));
     };
     let why = if threshold.saturating_add(pack) > members + 1 {

@@ -3,11 +3,13 @@
 use super::answer::{behind_answers, read_all};
 use super::roster::Roster;
 use super::statement::RoundContext;
-use super::{Place, Setting};
+use super::{RosterSeat, Setting};
 use crate::codec::SumSink;
 use crate::keys::{ClientKey, ServerKey};
 use crate::mac::Tag;
-use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, Digest, PieceOpener, Proven, Receiver, open_pieces};
+use crate::protocol::{
+    CheckedHead, ClaimedSum, DecryptKernel, FrameDigest, PieceDecryptor, Proven, Receiver, open_pieces,
+};
 use crate::rlwe::decrypt::CipherOpener;
 use crate::wire::Header;
 use crate::{ClientId, Error, Result};
@@ -17,13 +19,13 @@ use std::sync::Arc;
 /// A reader of the roster.
 pub struct OneshotDecryptor {
     setting: Arc<Setting>,
-    place: Place,
+    place: RosterSeat,
     own: ClientId,
     receiver: Arc<Receiver>,
 }
 
 impl OneshotDecryptor {
-    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+    pub fn new(setting: Arc<Setting>, place: RosterSeat, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "reader", |roles| roles.reader)?;
         let receiver = place.as_holder(key, &setting, |holder| Receiver::of(holder, setting.params.rules(), state))?;
         Ok(OneshotDecryptor { setting, place, own: key.client, receiver: Arc::new(receiver) })
@@ -35,7 +37,7 @@ impl OneshotDecryptor {
 fn opener(
     setting: &Setting,
     (roster, digest): (&Roster, [u8; 32]),
-    own: Option<(&Place, ClientId)>,
+    own: Option<(&RosterSeat, ClientId)>,
     checked: &CheckedHead,
     payload: &[u8],
 ) -> Result<(CipherOpener, Vec<ClientId>)> {
@@ -77,13 +79,13 @@ impl DecryptKernel for OneshotDecryptor {
         &self.receiver
     }
 
-    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>> {
         Ok(None)
     }
 
     /// Readers are sent their own keys only, so what "the same aggregate" is does not depend on these.
     fn digest(&self, _frame: &[u8], header: &Header, payload: &[u8], tag: Tag) -> Result<[u8; 32]> {
-        let mut digest = Digest::default();
+        let mut digest = FrameDigest::default();
         digest.update(&header.head(0));
         digest.update_by_many(behind_answers(payload)?);
         digest.update(&tag.to_bytes());
@@ -118,7 +120,7 @@ impl DecryptKernel for ServerDecryptor {
         &self.receiver
     }
 
-    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>> {
         Ok(None)
     }
 

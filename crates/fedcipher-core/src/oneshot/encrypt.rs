@@ -4,15 +4,15 @@
 use super::prekeys::{Met, Published};
 use super::sealed_share::{Envelope, NO_SHARE, OVERHEAD};
 use super::statement::share_info;
-use super::{Place, Setting, signed};
+use super::{RosterSeat, Setting, signed};
 use crate::codec::{Layout, Update};
 use crate::committee::Prekeys;
 use crate::keys::{ClientKey, KeyTag};
 use crate::mac::field::Element;
-use crate::mac::{Hash, TAG_LEN};
+use crate::mac::{PolyEval, TAG_LEN};
 use crate::prf::Stream;
-use crate::protocol::{ClaimedRound, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
-use crate::rlwe::encrypt::{CipherSealer, cut};
+use crate::protocol::{ClaimedRound, EncryptKernel, Encryption, Piece, PieceEncryptor, Sender};
+use crate::rlwe::encrypt::{CipherEncryptor, cut};
 use crate::rlwe::params::Block;
 use crate::rlwe::ring::SecretNtt;
 use crate::scheme::Terms;
@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 
 pub struct OneshotEncryptor {
     setting: Arc<Setting>,
-    place: Place,
+    place: RosterSeat,
     tag: KeyTag,
     /// The number of each member, in the order of shares.
     members: Vec<ClientId>,
@@ -51,7 +51,7 @@ struct Fresh {
 }
 
 impl OneshotEncryptor {
-    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+    pub fn new(setting: Arc<Setting>, place: RosterSeat, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "client", |roles| roles.client)?;
         place.joined.iter().try_for_each(|joined| joined.check(&place.roster, setting.params.corrupt_clients))?;
         let sender = Sender::new(key, setting.params.rules(), state)?.of_roster(place.digest);
@@ -102,7 +102,7 @@ impl OneshotEncryptor {
         to.eq(self.known().map(|prekey| prekey.map(|p| p.number)))
     }
 
-    fn begin(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
+    fn begin(&mut self, terms: &Terms<'_>) -> Result<OneshotPieces> {
         self.check_prekeys(&[])?;
         let d = Arc::clone(&self.setting.derived);
         let blocks = d.shape(terms.layout)?;
@@ -116,16 +116,16 @@ impl OneshotEncryptor {
         let Fresh { secret, pad, shares, envelopes, .. } = fresh;
         let claimed = claimed.with_pad(pad);
         let pieces = cut(&blocks, 0, Block::up_bytes);
-        let seed = claimed.stamp().signer.context.seed();
+        let seed = claimed.tag_maker().signer.context.seed();
         let (prefix, masks) = (Vec::new(), Vec::new());
-        let inner = CipherSealer { derived: d, secret, session: None, claimed, seed, prefix, masks, blocks, pieces };
-        Ok(OneshotSealer { inner, shares, envelopes, signing: self.place.identity.signer() })
+        let inner = CipherEncryptor { derived: d, secret, session: None, claimed, seed, prefix, masks, blocks, pieces };
+        Ok(OneshotPieces { inner, shares, envelopes, signing: self.place.identity.signer() })
     }
 }
 
 impl EncryptKernel for OneshotEncryptor {
-    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
-        Ok(Some(SealingFrame::new(self.begin(terms)?)))
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>> {
+        Ok(Some(Encryption::new(self.begin(terms)?)))
     }
 
     /// The secret, the pad, their shares and what these travel in.
@@ -152,14 +152,14 @@ impl Prekeys for OneshotEncryptor {
     }
 }
 
-struct OneshotSealer {
-    inner: CipherSealer,
+struct OneshotPieces {
+    inner: CipherEncryptor,
     shares: Shares,
     envelopes: Vec<Option<Envelope>>,
     signing: SigningKey,
 }
 
-impl PieceSealer for OneshotSealer {
+impl PieceEncryptor for OneshotPieces {
     fn claimed(&self) -> &ClaimedRound {
         self.inner.claimed()
     }
@@ -172,23 +172,23 @@ impl PieceSealer for OneshotSealer {
         self.inner.pieces()
     }
 
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
-        self.inner.seal(index, update, out)
+    fn encrypt_piece(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval> {
+        self.inner.encrypt_piece(index, update, out)
     }
 
     /// The sealed shares, tag and signature. Of the ciphertexts, and of other members' shares, a member is shown the
     /// digest only.
-    fn end(&self, hash: Hash, ciphertexts: &[u8; 32]) -> Result<Vec<u8>> {
-        let stamp = self.claimed().stamp();
-        let data = stamp.signer.context.share_data(stamp.own, stamp.tag(hash), ciphertexts);
+    fn end(&self, hash: PolyEval, ciphertexts: &[u8; 32]) -> Result<Vec<u8>> {
+        let tag_maker = self.claimed().tag_maker();
+        let data = tag_maker.signer.context.share_data(tag_maker.own, tag_maker.tag(hash), ciphertexts);
         let seal = |(envelope, share): (&Option<Envelope>, &Zeroizing<Vec<u8>>)| match envelope {
-            Some(envelope) => envelope.seal(&data, share),
+            Some(envelope) => envelope.encrypt_share(&data, share),
             None => Ok(NO_SHARE.to_vec()),
         };
         let sealed = self.envelopes.iter().zip(&self.shares).map(seal).collect::<Result<Vec<_>>>()?;
         let digests: Vec<u8> = sealed.iter().flat_map(|share| sha256(&[share])).collect();
-        let tag = stamp.tag(hash);
-        let message = stamp.signer.context.update(stamp.own, tag, &signed(ciphertexts, &digests));
+        let tag = tag_maker.tag(hash);
+        let message = tag_maker.signer.context.update(tag_maker.own, tag, &signed(ciphertexts, &digests));
         let signature = self.signing.sign(Purpose::Update, &message)?;
         Ok([sealed.concat().as_slice(), &tag.to_bytes(), &signature].concat())
     }

@@ -1,6 +1,6 @@
 //! A party's own keys: Ed25519 and ML-DSA-65 together to sign, X-Wing to be sealed to. Nobody else makes or holds them.
 
-use super::sealing::{self, Secret};
+use super::sealing::{self, HpkeSecretKey};
 use crate::sign::hybrid::{self, SIGNATURE_LEN};
 use crate::sign::{Purpose, SEED_LEN, SigningKey, VERIFY_LEN};
 use crate::statement::sha256;
@@ -15,7 +15,7 @@ pub const IDENTITY_LEN: usize = SEED_LEN + sealing::SECRET_LEN;
 pub struct Identity {
     pub signing: SigningKey,
     both: hybrid::SigningKey,
-    pub secret: Secret,
+    pub secret: HpkeSecretKey,
     bytes: Zeroizing<[u8; IDENTITY_LEN]>,
 }
 
@@ -50,7 +50,7 @@ impl Identity {
         let mut seed = Zeroizing::new([0u8; SEED_LEN]);
         seed.copy_from_slice(sign);
         let signing = SigningKey::from_seed(&seed);
-        Ok(Identity { both: signing.clone().into(), signing, secret: Secret::parse(seal)?, bytes })
+        Ok(Identity { both: signing.clone().into(), signing, secret: HpkeSecretKey::parse(seal)?, bytes })
     }
 
     /// Serialised form; it holds the secrets.

@@ -3,7 +3,7 @@
 //! rosters that list the same clients, honest clients sign one, and `corrupt_clients` others both. So the two do not both
 //! get more than (clients + `corrupt_clients`) / 2 signatures. Two rosters that list different clients can both get enough.
 
-use super::roster::{Party, Roster};
+use super::roster::{Roster, RosterEntry};
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::wire::Reader;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 const MAGIC: [u8; 8] = *b"FEDJOIN1";
 /// Names that an error lists.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 /// The numbers of parties whose signatures of the roster's fingerprint have been checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Joined {
     ) -> Result<Self> {
         self.0.insert(own);
         for (id, signature) in more {
-            let Party { signing: key, .. } = roster.get(*id).ok_or_else(|| {
+            let RosterEntry { signing: key, .. } = roster.get(*id).ok_or_else(|| {
                 Error::parameter("joined", format!("the roster has no party {id}; take the files of this roster"))
             })?;
             Signed { party: *id, key, purpose: Purpose::Roster, message: fingerprint, signature }.check()?;
@@ -61,8 +61,8 @@ impl Joined {
 
     /// Refuses a roster that a member has not joined, or no more than (clients + corrupt_clients) / 2 clients.
     pub fn check(&self, roster: &Roster, corrupt_clients: usize) -> Result<()> {
-        let away: Vec<&Party> = roster.parties().filter(|party| !self.0.contains(&party.id)).collect();
-        let members: Vec<&Party> = away.iter().copied().filter(|party| party.roles.member).collect();
+        let away: Vec<&RosterEntry> = roster.parties().filter(|party| !self.0.contains(&party.id)).collect();
+        let members: Vec<&RosterEntry> = away.iter().copied().filter(|party| party.roles.member).collect();
         let clients = roster.cohort().len();
         let have = clients - away.iter().filter(|party| party.roles.client).count();
         let needed = (clients + corrupt_clients) / 2 + 1;
@@ -71,17 +71,17 @@ impl Joined {
             missing.push(format!("without members {}", names(&members)));
         }
         if have < needed {
-            let others: Vec<&Party> = away.into_iter().filter(|party| party.roles.client).collect();
+            let others: Vec<&RosterEntry> = away.into_iter().filter(|party| party.roles.client).collect();
             missing.push(format!("{have} of {clients} clients where {needed} must, without {}", names(&others)));
         }
         if missing.is_empty() { Ok(()) } else { Err(Error::NotJoined { missing: missing.join("; ") }) }
     }
 }
 
-fn names(parties: &[&Party]) -> String {
-    let mut names: Vec<String> = parties.iter().take(MOST_NAMES).map(|party| format!("{:?}", party.name)).collect();
-    if parties.len() > MOST_NAMES {
-        names.push(format!("{} more", parties.len() - MOST_NAMES));
+fn names(parties: &[&RosterEntry]) -> String {
+    let mut names: Vec<String> = parties.iter().take(MAX_NAMES).map(|party| format!("{:?}", party.name)).collect();
+    if parties.len() > MAX_NAMES {
+        names.push(format!("{} more", parties.len() - MAX_NAMES));
     }
     names.join(", ")
 }

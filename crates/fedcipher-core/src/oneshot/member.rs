@@ -5,14 +5,14 @@ use super::agree::{Agreement, Certificate, read_sets};
 use super::answer::{Accused, Answer, Complaint};
 use super::prekeys::Prekeys;
 use super::sealed_share::SealedShare;
-use super::sealing::Secret;
+use super::sealing::HpkeSecretKey;
 use super::sharing::{Share, Shares};
 use super::statement::{RoundContext, share_info};
-use super::{Params, Place, Setting};
+use super::{OneshotParams, RosterSeat, Setting};
 use crate::admission::check_weight;
 use crate::committee::Member;
 use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::{Openings, Sum};
+use crate::ledger::{OpenedLedger, Sum};
 use crate::mac::{TAG_LEN, Tag};
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed, refused};
@@ -25,12 +25,12 @@ use std::sync::Arc;
 
 pub struct CommitteeMember {
     setting: Arc<Setting>,
-    place: Place,
+    place: RosterSeat,
     tag: KeyTag,
     own: ClientId,
     /// Own place in the committee.
     index: usize,
-    answered: Openings,
+    answered: OpenedLedger,
     prekeys: Prekeys,
 }
 
@@ -73,10 +73,10 @@ fn signed<'a>(given: &'a [Given<'a>]) -> impl Iterator<Item = (Tag, &'a [u8])> {
 }
 
 impl CommitteeMember {
-    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+    pub fn new(setting: Arc<Setting>, place: RosterSeat, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "member", |roles| roles.member)?;
         let index = place.roster.members().take_while(|member| member.id != key.client).count();
-        let answered = place.as_holder(key, &setting, |holder| Openings::of_answers(holder, state))?;
+        let answered = place.as_holder(key, &setting, |holder| OpenedLedger::of_answers(holder, state))?;
         let prekeys = Prekeys::open(key, setting.params.life, state)?;
         Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered, prekeys })
     }
@@ -126,7 +126,7 @@ impl CommitteeMember {
         self.check_header(header)?;
         let mut r = Reader::new(payload);
         let context = RoundContext::given(self.place.digest, header, r.array()?);
-        let Params { members, corrupt_clients, .. } = self.setting.params;
+        let OneshotParams { members, corrupt_clients, .. } = self.setting.params;
         let some = header.contributions.iter().take(corrupt_clients + 1);
         let signed = some.map(|of| Asked::read(*of, members, &mut r)).collect::<Result<Vec<_>>>()?;
         let others = read_sets(&mut r)?;
@@ -171,7 +171,7 @@ impl CommitteeMember {
     }
 
     /// The secrets that the clients' shares were sealed to. Refuses a set with a client whose share is sealed to none.
-    fn secrets(&self, round: RoundId, given: &[Given<'_>]) -> Result<BTreeMap<u64, Secret>> {
+    fn secrets(&self, round: RoundId, given: &[Given<'_>]) -> Result<BTreeMap<u64, HpkeSecretKey>> {
         let secrets = self.prekeys.serve(round, &given.iter().map(|given| given.share.number).collect())?;
         let gone = given.iter().filter(|given| !secrets.contains_key(&given.share.number));
         let gone: Vec<ClientId> = gone.map(|given| given.asked.of.client).collect();
@@ -182,7 +182,7 @@ impl CommitteeMember {
     fn opened(
         &self,
         (context, round): (&RoundContext, RoundId),
-        secrets: &BTreeMap<u64, Secret>,
+        secrets: &BTreeMap<u64, HpkeSecretKey>,
         Given { asked, share }: &Given<'_>,
     ) -> std::result::Result<Share, Accused> {
         let client = asked.of.client;

@@ -40,7 +40,7 @@ use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
 use crate::mac::{MacKey, Weighting};
 use crate::protocol::{Decryptor, Encryptor};
-use crate::rlwe::params::{Derived, Params as Ring, Preset};
+use crate::rlwe::params::{BfvParams as Ring, Derived, Preset};
 use crate::rlwe::ring::Binomial;
 use crate::scheme::{self, Aggregator, ParamsDigest, Scheme, Values};
 use crate::sign::hybrid::SIGNATURE_LEN;
@@ -58,9 +58,9 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 const NAME: &str = "oneshot";
-const MOST_MEMBERS: usize = 64;
+const MAX_MEMBERS: usize = 64;
 /// A year.
-const MOST_HOURS: u64 = 8766;
+const MAX_HOURS: u64 = 8766;
 
 /// Who opens aggregates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub enum Reveal {
 
 /// What the cohort must agree on.
 #[derive(Debug, Clone)]
-pub struct Params {
+pub struct OneshotParams {
     pub bounds: Bounds,
     pub preset: Preset,
     pub bits: Vec<u32>,
@@ -92,14 +92,14 @@ pub struct Params {
     pub life: Life,
 }
 
-impl Params {
+impl OneshotParams {
     fn rules(&self) -> Rules {
         Rules::dense(self.bounds, Weighting::Client)
     }
 
     /// Refuses a committee that could answer for two sets of clients, and cohorts that do not hide each other.
     fn check(&self) -> Result<()> {
-        let Params { members, threshold, corrupt_clients, corrupt_members, pack, .. } = *self;
+        let OneshotParams { members, threshold, corrupt_clients, corrupt_members, pack, .. } = *self;
         committee::check(members, threshold, corrupt_members, pack)?;
         if !matches!(self.preset, Preset::Compact | Preset::Fast) {
             return Err(Error::parameter("preset", "oneshot takes \"compact\" or \"fast\""));
@@ -107,10 +107,10 @@ impl Params {
         if self.life.rounds == 0 {
             return Err(Error::parameter("prekey_rounds", "a prekey serves at least 1 round; take 1"));
         }
-        if !(1..=MOST_HOURS).contains(&self.life.hours) {
+        if !(1..=MAX_HOURS).contains(&self.life.hours) {
             return Err(Error::parameter(
                 "prekey_hours",
-                format!("a prekey is kept from 1 to {MOST_HOURS} hours; take 24"),
+                format!("a prekey is kept from 1 to {MAX_HOURS} hours; take 24"),
             ));
         }
         let (least, clients) = ((corrupt_clients as u64).saturating_add(2), self.bounds.clients);
@@ -134,7 +134,7 @@ impl Params {
 
 /// Validated parameters and what follows from them.
 struct Setting {
-    params: Params,
+    params: OneshotParams,
     derived: Arc<Derived>,
     sharing: Sharing,
 }
@@ -146,9 +146,9 @@ pub struct Oneshot {
 }
 
 impl Oneshot {
-    pub fn new(params: Params) -> Result<Self> {
+    pub fn new(params: OneshotParams) -> Result<Self> {
         params.check()?;
-        let Params { bounds, preset, members, threshold, pack, .. } = params;
+        let OneshotParams { bounds, preset, members, threshold, pack, .. } = params;
         let ring = Ring { bounds, preset, bits: params.bits.clone(), server_weights: false };
         let derived = Arc::new(Derived::new(ring, Binomial::SUMMED)?);
         // A sum of secrets lies between -bound and bound times the clients.
@@ -189,7 +189,7 @@ fn signed(ciphertexts: &[u8; 32], shares: &[u8]) -> Vec<u8> {
 }
 
 /// A party's place: the roster, which must be that of its key, and its own identity.
-struct Place {
+struct RosterSeat {
     identity: Identity,
     roster: Roster,
     digest: [u8; 32],
@@ -198,7 +198,7 @@ struct Place {
     joined: Option<Joined>,
 }
 
-impl Place {
+impl RosterSeat {
     /// Whether party `own` of the roster does what is asked of it.
     fn check_role(&self, own: ClientId, name: &str, has: impl Fn(Roles) -> bool) -> Result<()> {
         if self.roster.get(own).is_some_and(|party| has(party.roles)) {
@@ -220,7 +220,7 @@ impl Place {
 }
 
 impl Oneshot {
-    fn place(&self, key: &ClientKey) -> Result<Place> {
+    fn place(&self, key: &ClientKey) -> Result<RosterSeat> {
         key.tag.check_scheme(NAME, self.digest())?;
         let short = || Error::Key { reason: "it is shorter than an identity".into() };
         let (sealing, roster) = key.secret.split_at_checked(sealing::SECRET_LEN).ok_or_else(short)?;
@@ -230,7 +230,7 @@ impl Oneshot {
             return Err(Error::Key { reason: format!("its identity is not that of party {}", key.client) });
         }
         let digest = self.check_key(&key.tag, &roster)?;
-        Ok(Place { identity, roster, digest, mac: key.mac()?, joined })
+        Ok(RosterSeat { identity, roster, digest, mac: key.mac()?, joined })
     }
 
     /// The roster of a server's key, and its digest.
@@ -389,7 +389,7 @@ impl Committee for Oneshot {
     }
 
     fn with_joined(&self, key: &ClientKey, joined: &[(ClientId, [u8; SIGNATURE_LEN])]) -> Result<ClientKey> {
-        let Place { identity, roster, joined: before, .. } = self.place(key)?;
+        let RosterSeat { identity, roster, joined: before, .. } = self.place(key)?;
         let fingerprint = self.roster_fingerprint(&roster, key.tag.epoch, Some(key.tag.params))?;
         let now = before.unwrap_or_default().with(&roster, &fingerprint, key.client, joined)?;
         let secret = [identity.sealing(), roster.to_bytes(), &now.to_bytes()].concat();
@@ -423,7 +423,7 @@ impl Committee for Oneshot {
         Ok(Box::new(member::CommitteeMember::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
     }
 
-    fn addressed(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
-        aggregate::addressed(&self.setting, frame, reader)
+    fn for_reader(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
+        aggregate::for_reader(&self.setting, frame, reader)
     }
 }

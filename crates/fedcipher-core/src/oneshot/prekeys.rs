@@ -6,7 +6,7 @@
 
 use super::identity::Identity;
 use super::roster::Roster;
-use super::sealing::{self, PUBLIC_LEN, Public, Secret};
+use super::sealing::{self, HpkePublicKey, HpkeSecretKey, PUBLIC_LEN};
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::erasable::{CONTENT, Content, Erasable};
 use crate::ledger::now;
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 const SUFFIX: &str = "prekeys";
 const MET_SUFFIX: &str = "met";
 /// Prekeys that a member has at once: one in its round, one published, and those that were published and not used.
-const MOST: usize = 8;
+const MAX_PREKEYS: usize = 8;
 
 /// How long a prekey serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Published {
     pub member: ClientId,
     /// Grows with each prekey of the member.
     pub number: u64,
-    pub public: Public,
+    pub public: HpkePublicKey,
 }
 
 impl Published {
@@ -73,7 +73,7 @@ impl Published {
         if number == 0 {
             return Err(Error::frame(format!("member {member} gives its prekey no number")));
         }
-        Ok(Published { member, number, public: Public::parse(public)? })
+        Ok(Published { member, number, public: HpkePublicKey::parse(public)? })
     }
 
     /// [`Self::read`] of each frame, by all threads: most of it is checking signatures.
@@ -131,8 +131,8 @@ pub struct Prekeys {
 
 impl Prekeys {
     pub fn open(key: &ClientKey, life: Life, state: Option<&Path>) -> Result<Self> {
-        let file = state.map(|state| Erasable::of(key, state, SUFFIX, MOST)).transpose()?;
-        let opened = Prekeys { life, file, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MOST]) };
+        let file = state.map(|state| Erasable::of(key, state, SUFFIX, MAX_PREKEYS)).transpose()?;
+        let opened = Prekeys { life, file, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MAX_PREKEYS]) };
         opened.expire().map(|()| opened)
     }
 
@@ -172,7 +172,7 @@ impl Prekeys {
             all.push(Prekey { number, made: now(), last: RoundId::NONE, used: 0, secret: secret.clone() });
             Ok((number, secret))
         })?;
-        let public = Secret::parse(&*secret)?.public();
+        let public = HpkeSecretKey::parse(&*secret)?.public();
         let signature = identity.sign(Purpose::Prekey, &statement(roster, member, number, &public))?;
         let header = head(tag, member);
         Ok(header.frame(&[&number.to_le_bytes()[..], &public, &signature].concat()))
@@ -182,7 +182,7 @@ impl Prekeys {
     /// that have served their rounds are deleted, and those that are older than all of `numbers`: an update that was sealed
     /// to one of these comes too late. Once a prekey has served, each further round counts for it: whatever prekeys its
     /// requests name, and also where it is an earlier one, since the server chooses the order of rounds.
-    pub fn serve(&self, round: RoundId, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Secret>> {
+    pub fn serve(&self, round: RoundId, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, HpkeSecretKey>> {
         self.change(|all| {
             let oldest = numbers.first().copied().unwrap_or_default();
             let another = |prekey: &Prekey| prekey.used > 0 && prekey.last != round;
@@ -195,7 +195,7 @@ impl Prekeys {
                     (prekey.used, prekey.last) = (prekey.used + 1, round);
                 }
                 if named {
-                    found.insert(prekey.number, Secret::parse(&*prekey.secret)?);
+                    found.insert(prekey.number, HpkeSecretKey::parse(&*prekey.secret)?);
                 }
             }
             Ok(found)
@@ -313,7 +313,7 @@ mod tests {
 
     fn prekeys(rounds: u64, numbers: std::ops::RangeInclusive<u64>) -> Prekeys {
         let life = Life { rounds, hours: 24 };
-        let made = Prekeys { life, file: None, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MOST]) };
+        let made = Prekeys { life, file: None, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MAX_PREKEYS]) };
         let new = |number| Prekey {
             number,
             made: now(),

@@ -1,11 +1,11 @@
-//! Who takes part: identities by number and name, and what each does. Public; everybody of a round has the same one,
+//! Who takes part: identities by number and name, and what each does. HpkePublicKey; everybody of a round has the same one,
 //! since its digest names the key set and is in all that is signed.
 //!
 //! It has a digest of the cohort's secret too. Without that, its maker could seal another secret to some parties: these
 //! would decipher memories of the rule of sets to others ([`crate::mac::memory`]), and know no earlier sum.
 
 use super::identity::{self, Identity};
-use super::sealing::{self, Public};
+use super::sealing::{self, HpkePublicKey};
 use crate::keys::Cohort;
 use crate::prf::random_bytes;
 use crate::sign::{VERIFY_LEN, hybrid};
@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 const MAGIC: [u8; 8] = *b"FEDROST3";
 const ROOT_LEN: usize = 32;
 const SEALED_ROOT: usize = ROOT_LEN + sealing::OVERHEAD;
-const MOST_PARTIES: usize = 1 << 20;
+const MAX_PARTIES: usize = 1 << 20;
 
 /// What a party does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,7 +44,7 @@ impl Roles {
 
 /// One party as the others see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Party {
+pub struct RosterEntry {
     pub id: ClientId,
     pub name: String,
     pub roles: Roles,
@@ -58,9 +58,9 @@ pub struct Party {
     root: Vec<u8>,
 }
 
-impl Party {
-    pub fn sealing(&self) -> Result<Public> {
-        Public::parse(&self.sealing)
+impl RosterEntry {
+    pub fn sealing(&self) -> Result<HpkePublicKey> {
+        HpkePublicKey::parse(&self.sealing)
     }
 
     /// The bytes of the key that is sealed to.
@@ -89,7 +89,7 @@ pub struct Card {
 impl Card {
     /// Whether these are keys of an identity, before anybody keeps them.
     pub fn check(signing: &[u8], sealing: &[u8]) -> Result<()> {
-        Public::parse(sealing)?;
+        HpkePublicKey::parse(sealing)?;
         if hybrid::is_key(signing) {
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Card {
 pub struct Roster {
     /// The digest of the cohort's secret.
     root: [u8; 32],
-    parties: Vec<Party>,
+    parties: Vec<RosterEntry>,
     bytes: Vec<u8>,
 }
 
@@ -146,11 +146,11 @@ impl Roster {
                 return Err(invalid(format!("{:?} has no key to check signatures with", card.name)));
             }
             let verify = curve_half(&card.signing);
-            let sealed = Public::parse(&card.sealing)?.seal(&root_info(card.id), root.as_slice())?;
+            let sealed = HpkePublicKey::parse(&card.sealing)?.hpke_seal(&root_info(card.id), root.as_slice())?;
             let Card { id, name, roles, signing, sealing } = card;
-            Ok(Party { id, name, roles, verify, signing, sealing, root: sealed })
+            Ok(RosterEntry { id, name, roles, verify, signing, sealing, root: sealed })
         };
-        let parties: Vec<Party> = cards.into_iter().map(party).collect::<Result<_>>()?;
+        let parties: Vec<RosterEntry> = cards.into_iter().map(party).collect::<Result<_>>()?;
         let root = root_digest(&root);
         let mut bytes = [&MAGIC[..], &root, &(parties.len() as u32).to_le_bytes()].concat();
         for party in &parties {
@@ -181,20 +181,20 @@ impl Roster {
         let root = r.array().map_err(cut)?;
         let count = r.u32().map_err(cut)? as usize;
         let mut parties = Vec::new();
-        for _ in 0..count.min(MOST_PARTIES) {
+        for _ in 0..count.min(MAX_PARTIES) {
             parties.push(Roster::party(r).map_err(cut)?);
         }
         let after = r.clone().rest().len();
         Roster::checked(root, parties, whole[..whole.len() - after].to_vec())
     }
 
-    fn party(r: &mut Reader<'_>) -> Result<Party> {
+    fn party(r: &mut Reader<'_>) -> Result<RosterEntry> {
         let id = r.client()?;
         let roles = Roles::parse(r.u8()?).ok_or_else(|| Error::frame("a party has no role, or an unknown one"))?;
         let length = usize::from(r.u8()?);
         let name = std::str::from_utf8(r.bytes(length)?).map_err(|_| Error::frame("a name is no text"))?;
         let signing = r.bytes(hybrid::VERIFY_LEN)?.to_vec();
-        Ok(Party {
+        Ok(RosterEntry {
             id,
             name: name.to_owned(),
             roles,
@@ -205,7 +205,7 @@ impl Roster {
         })
     }
 
-    fn checked(root: [u8; 32], parties: Vec<Party>, bytes: Vec<u8>) -> Result<Self> {
+    fn checked(root: [u8; 32], parties: Vec<RosterEntry>, bytes: Vec<u8>) -> Result<Self> {
         if let Some(pair) = parties.windows(2).find(|pair| pair[0].id >= pair[1].id) {
             return Err(invalid(format!("number {} is given to two parties, or out of order", pair[1].id)));
         }
@@ -237,22 +237,22 @@ impl Roster {
         sha256(&[b"fedcipher oneshot v1 roster", &params, &epoch.to_le_bytes(), &self.bytes])
     }
 
-    pub fn parties(&self) -> impl Iterator<Item = &Party> {
+    pub fn parties(&self) -> impl Iterator<Item = &RosterEntry> {
         self.parties.iter()
     }
 
     /// The party of this number.
     #[must_use]
-    pub fn get(&self, id: ClientId) -> Option<&Party> {
+    pub fn get(&self, id: ClientId) -> Option<&RosterEntry> {
         self.parties.binary_search_by_key(&id, |party| party.id).ok().map(|at| &self.parties[at])
     }
 
     /// The committee, in the order of its shares.
-    pub fn members(&self) -> impl Iterator<Item = &Party> {
+    pub fn members(&self) -> impl Iterator<Item = &RosterEntry> {
         self.parties.iter().filter(|party| party.roles.member)
     }
 
-    pub fn readers(&self) -> impl Iterator<Item = &Party> {
+    pub fn readers(&self) -> impl Iterator<Item = &RosterEntry> {
         self.parties.iter().filter(|party| party.roles.reader)
     }
 

@@ -5,7 +5,7 @@
 //! made of X. GCM does not commit to its key, so the client signs a hash of X too: a member that shows X proves what it
 //! was sent. Associated data is the digest of what the client signs of its update.
 
-use super::sealing::{ENCAPPED_LEN, EXPORT_LEN, Public, Secret};
+use super::sealing::{ENCAPPED_LEN, EXPORT_LEN, HpkePublicKey, HpkeSecretKey};
 use crate::shown::shown;
 use crate::statement::sha256;
 use crate::wire::Reader;
@@ -43,13 +43,13 @@ pub struct Envelope {
 
 impl Envelope {
     /// To the holder of prekey `number`, in the context of `info` only.
-    pub fn to(number: u64, prekey: &Public, info: &[u8]) -> Result<Self> {
+    pub fn to(number: u64, prekey: &HpkePublicKey, info: &[u8]) -> Result<Self> {
         let (encapped, x) = prekey.encapsulate(info)?;
         Ok(Envelope { number, encapped, x })
     }
 
     /// `number u64 | hash of X 32 | encapsulated key | share and its tag`.
-    pub fn seal(&self, data: &[u8; 32], share: &[u8]) -> Result<Vec<u8>> {
+    pub fn encrypt_share(&self, data: &[u8; 32], share: &[u8]) -> Result<Vec<u8>> {
         let sealed = cipher(&self.x)
             .encrypt(&Nonce::default(), Payload { msg: share, aad: data })
             .map_err(|_| Error::Key { reason: "sealing a share failed".into() })?;
@@ -98,7 +98,7 @@ impl<'a> SealedShare<'a> {
 
     /// X, for the holder of the prekey; none where it is not the one that the client has signed.
     #[must_use]
-    pub fn exported(&self, prekey: &Secret, info: &[u8]) -> Option<Exported> {
+    pub fn exported(&self, prekey: &HpkeSecretKey, info: &[u8]) -> Option<Exported> {
         prekey.decapsulate(info, self.encapped).filter(|x| self.is_of(x))
     }
 
@@ -131,9 +131,9 @@ mod tests {
     #[test]
     fn a_share_opens_for_its_member_beside_its_update_only() {
         let (secret, public) = generate().unwrap();
-        let (secret, public) = (Secret::parse(&secret).unwrap(), Public::parse(&public).unwrap());
+        let (secret, public) = (HpkeSecretKey::parse(&secret).unwrap(), HpkePublicKey::parse(&public).unwrap());
         let envelope = Envelope::to(7, &public, b"here").unwrap();
-        let bytes = envelope.seal(&[1; 32], b"share").unwrap();
+        let bytes = envelope.encrypt_share(&[1; 32], b"share").unwrap();
         assert_eq!(bytes.len(), 5 + OVERHEAD);
         let share = read(&bytes, 5).unwrap();
         let x = share.exported(&secret, b"here").unwrap();
@@ -155,8 +155,8 @@ mod tests {
     #[test]
     fn another_secret_than_the_signed_one_proves_nothing() {
         let (_, public) = generate().unwrap();
-        let envelope = Envelope::to(1, &Public::parse(&public).unwrap(), b"here").unwrap();
-        let bytes = envelope.seal(&[0; 32], b"share").unwrap();
+        let envelope = Envelope::to(1, &HpkePublicKey::parse(&public).unwrap(), b"here").unwrap();
+        let bytes = envelope.encrypt_share(&[0; 32], b"share").unwrap();
         let share = read(&bytes, 5).unwrap();
         let mut other = envelope.x.clone();
         other[3] ^= 1;

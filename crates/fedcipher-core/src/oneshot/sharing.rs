@@ -31,7 +31,7 @@ const SEED: usize = 32;
 /// What does not fit passes with a probability of at most 2^-this.
 const SOUND_BITS: u32 = 80;
 /// Sets of answers that are tried to find which of them are false.
-const MOST_SETS: usize = 4096;
+const MAX_SETS: usize = 4096;
 
 /// How secrets of `n` coefficients are shared.
 #[derive(Debug, Clone)]
@@ -349,7 +349,7 @@ impl Sharing {
                 let first = set.last().map_or(0, |last| last + 1);
                 (first..answers.len()).map(|k| [set.as_slice(), &[k]].concat()).collect::<Vec<_>>()
             };
-            sets = sets.iter().flat_map(longer).take(MOST_SETS).collect();
+            sets = sets.iter().flat_map(longer).take(MAX_SETS).collect();
         }
         let agree = |set: &Vec<usize>| {
             let kept: Vec<_> = answers.iter().enumerate().filter(|(k, _)| !set.contains(k)).map(|(_, a)| a).collect();

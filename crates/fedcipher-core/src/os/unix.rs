@@ -13,7 +13,7 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 const GROUP_READS: u32 = 0o040;
 const GROUP_WRITES: u32 = 0o020;
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// The bytes at `offset`; the file's position is of no matter.
 pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<()> {
@@ -157,7 +157,7 @@ pub fn exposed_path(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
         }
         if about.is_symlink() {
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_LINKS {
                 return Err(Error::from_raw_os_error(libc::ELOOP));
             }
             left.extend(steps(&found.read_link()?));

@@ -4,9 +4,9 @@ use crate::threads::Threads;
 
 /// What "the same bytes again" means, and what a signature covers: BLAKE3.
 #[derive(Default)]
-pub struct Digest(blake3::Hasher);
+pub struct FrameDigest(blake3::Hasher);
 
-impl Digest {
+impl FrameDigest {
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -14,7 +14,7 @@ impl Digest {
     /// Of `bytes`, by as many threads as their number is worth.
     #[must_use]
     pub fn of(bytes: &[u8]) -> [u8; 32] {
-        let mut digest = Digest::default();
+        let mut digest = FrameDigest::default();
         digest.update_by_many(bytes);
         digest.finish()
     }

@@ -1,15 +1,15 @@
 //! Who opens aggregates: of no older round than the last, of one set of clients a round (with a memory, of disjoint sets
 //! that keep to its rule), and only what proves to be the sum of what the clients it names have sent.
 
-use super::Digest;
+use super::FrameDigest;
 use crate::admission::{Rules, check_weight, layout_of};
 use crate::bounds::Levels;
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag, ServerKey};
-use crate::ledger::{Holder, Openings};
+use crate::ledger::{Holder, OpenedLedger};
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::field::Element;
-use crate::mac::{Hash, MacKey, Tag, Verifier};
+use crate::mac::{MacKey, PolyEval, Tag, Verifier};
 use crate::scheme::{Expect, Summary};
 use crate::wire::{self, Frame, Head, Header, Kind};
 use crate::{ClientId, Error, Result, RoundId};
@@ -26,7 +26,7 @@ pub struct Receiver {
 /// What checks that an aggregate is the sum of what its clients have sent, and remembers what was opened.
 struct Tags {
     mac: MacKey,
-    openings: Openings,
+    openings: OpenedLedger,
 }
 
 /// An aggregate whose head has been checked against a key, its rules, and what is expected. Nothing is claimed.
@@ -90,7 +90,7 @@ impl ClaimedSum {
 
     /// Refuses sums of polynomial `hash` that are not what the clients have sent. `pads` are those that clients have
     /// drawn, summed; none where they draw none.
-    pub(crate) fn verify(self, hash: Hash, pads: Option<&Element>) -> Result<Proven> {
+    pub(crate) fn verify(self, hash: PolyEval, pads: Option<&Element>) -> Result<Proven> {
         if let Some(verifier) = &self.checked.verifier {
             verifier.check(hash, pads, self.tag)?;
         }
@@ -184,7 +184,7 @@ impl Receiver {
 
     /// As [`Self::new`], of this holder.
     pub(crate) fn of(holder: &Holder<'_>, rules: Rules, state: Option<&Path>) -> Result<Self> {
-        let (key, openings) = (holder.key, Openings::open(holder, state)?);
+        let (key, openings) = (holder.key, OpenedLedger::open(holder, state)?);
         Ok(Receiver { tag: key.tag.clone(), rules, tags: Some(Tags { mac: key.mac()?, openings }) })
     }
 
@@ -210,7 +210,7 @@ impl Receiver {
             mac.check_memory(header, memory)?;
         }
         Ok(Verifier {
-            mac: mac.round(header, layout, self.rules.bounds, expect.bound),
+            mac: mac.round(header, layout, self.rules.bounds, expect.associated_data),
             contributions: header.contributions.clone(),
             weighting: self.rules.weighting,
         })
@@ -237,7 +237,7 @@ impl Receiver {
 
     /// A whole frame, checked and claimed, and its payload without the tag.
     pub fn admit<'a>(&self, frame: &'a [u8], expect: &Expect<'_>) -> Result<(ClaimedSum, &'a [u8])> {
-        self.admit_as(frame, expect, |_, _, _| Ok(Digest::of(frame)))
+        self.admit_as(frame, expect, |_, _, _| Ok(FrameDigest::of(frame)))
     }
 
     /// [`Self::admit`] with the `digest` of header, payload and tag.
@@ -305,7 +305,7 @@ mod tests {
         Plain::new(bounds()).keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap().clients.remove(0)
     }
 
-    fn openings(receiver: &Receiver) -> &Openings {
+    fn openings(receiver: &Receiver) -> &OpenedLedger {
         &receiver.tags.as_ref().unwrap().openings
     }
 

@@ -1,13 +1,13 @@
 //! A client that sends: it claims a round before anything of its update exists.
 
-use super::Digest;
+use super::FrameDigest;
 use crate::admission::{Rules, check_weight};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::Ledger;
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::field::Element;
-use crate::mac::{MacKey, Stamp};
+use crate::mac::{MacKey, TagMaker};
 use crate::scheme::Terms;
 use crate::sign::SigningKey;
 use crate::statement::{RoundContext, Signer};
@@ -33,7 +33,7 @@ pub struct Sender {
 /// signature. There is one for each round of a client, and no copy of it.
 pub struct ClaimedRound {
     header: Header,
-    stamp: Stamp,
+    tag_maker: TagMaker,
 }
 
 impl ClaimedRound {
@@ -41,27 +41,27 @@ impl ClaimedRound {
         &self.header
     }
 
-    pub(crate) fn stamp(&self) -> &Stamp {
-        &self.stamp
+    pub(crate) fn tag_maker(&self) -> &TagMaker {
+        &self.tag_maker
     }
 
     /// With the pad that the client has drawn for its tag.
     pub(crate) fn with_pad(mut self, pad: Zeroizing<Element>) -> Self {
-        self.stamp.pad = pad;
+        self.tag_maker.pad = pad;
         self
     }
 
     /// What the client multiplies its integers by.
     #[must_use]
     pub fn factor(&self) -> u64 {
-        self.stamp.factor()
+        self.tag_maker.factor()
     }
 
     /// The frame of a payload that is all there, whose `integers` are those before weighting.
     #[must_use]
     pub fn frame(self, mut payload: Vec<u8>, integers: &[u32]) -> Vec<u8> {
-        let hash = self.stamp.weighed(self.stamp.mac.hash_fields(integers));
-        let end = self.stamp.end(hash, &Digest::of(&payload));
+        let hash = self.tag_maker.scale_by_weight(self.tag_maker.mac.hash_fields(integers));
+        let end = self.tag_maker.end(hash, &FrameDigest::of(&payload));
         payload.extend_from_slice(&end);
         self.header.frame(&payload)
     }
@@ -92,17 +92,17 @@ impl Sender {
         let own = Contribution { client: self.client, weight: terms.weight };
         let (model, memory) = (self.mac.model_tag(terms.model), self.mac.memory_tag(terms.memory));
         let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model, memory);
-        let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
+        let mac = self.mac.round(&header, carried, self.rules.bounds, terms.associated_data);
         let context = RoundContext::of(self.scope, &header);
         let signer = Signer { key: Arc::clone(&self.sign), context };
         let Rules { weighting, levels, .. } = self.rules;
-        let stamp = Stamp { mac, own, pad: Zeroizing::default(), weighting, levels, signer };
-        Ok(ClaimedRound { header, stamp })
+        let tag_maker = TagMaker { mac, own, pad: Zeroizing::default(), weighting, levels, signer };
+        Ok(ClaimedRound { header, tag_maker })
     }
 
-    /// The MAC for the coordinates of an update with this stamp, where the server may leave some out.
-    pub(crate) fn coordinates(&self, stamp: &Stamp) -> CoordinateMac {
-        self.mac.coordinates(&stamp.mac)
+    /// The MAC for the coordinates of an update that this tag maker is for, where the server may leave some out.
+    pub(crate) fn coordinates(&self, tag_maker: &TagMaker) -> CoordinateMac {
+        self.mac.coordinates(&tag_maker.mac)
     }
 
     /// Claims `round` ahead, so that its encryption need not wait for the disk.

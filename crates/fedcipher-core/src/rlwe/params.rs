@@ -44,7 +44,7 @@ impl Preset {
 
 /// What the cohort must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Params {
+pub struct BfvParams {
     pub bounds: Bounds,
     pub preset: Preset,
     /// Bits of the values: one entry, one for each kind of layer, or those that a run chooses among.
@@ -53,9 +53,9 @@ pub struct Params {
     pub server_weights: bool,
 }
 
-/// Everything that follows from [`Params`].
+/// Everything that follows from [`BfvParams`].
 pub struct Derived {
-    pub params: Params,
+    pub params: BfvParams,
     pub ring: Ring,
     /// The distribution of errors.
     pub error: Binomial,
@@ -110,7 +110,7 @@ fn rounding_error(drop: u32) -> u128 {
 }
 
 impl Derived {
-    pub fn new(params: Params, error: Binomial) -> Result<Self> {
+    pub fn new(params: BfvParams, error: Binomial) -> Result<Self> {
         let mut params = params;
         params.bits.sort_unstable();
         params.bits.dedup();
@@ -382,7 +382,7 @@ fn compress(x: u128, drop: u32) -> u128 {
     down(x + rounding_error(drop), drop)
 }
 
-fn noise_error(params: &Params) -> Error {
+fn noise_error(params: &BfvParams) -> Error {
     Error::parameter(
         "clients",
         format!(
@@ -440,7 +440,7 @@ mod tests {
             place in 0..5usize, x: u128, near in -2i128..=2,
         ) {
             let bounds = Bounds::new(10, Weight::ONE, None).unwrap();
-            let params = Params { bounds, preset, bits: vec![12], server_weights: false };
+            let params = BfvParams { bounds, preset, bits: vec![12], server_weights: false };
             let of = Derived::new(params, Binomial::ERROR).unwrap().values;
             let half = of.delta / 2;
             // Anywhere, and where one answer ends and the next begins.

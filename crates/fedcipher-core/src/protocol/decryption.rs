@@ -1,10 +1,10 @@
 //! An aggregate on its way in: head, pieces, tag, and only then values.
 
 use super::pieces::whole;
-use super::{CheckedHead, ClaimedSum, Digest, Opened, Piece, Proven, Receiver};
+use super::{CheckedHead, ClaimedSum, FrameDigest, Opened, Piece, Proven, Receiver};
 use crate::codec::{self, SumSink};
 use crate::mac::field::Element;
-use crate::mac::{Hash, TAG_LEN, Tag};
+use crate::mac::{PolyEval, TAG_LEN, Tag};
 use crate::prf::KeyStream;
 use crate::scheme::Expect;
 use crate::threads::Threads;
@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// What a scheme does of an aggregate's decryption. [`Decryptor`] and [`OpeningFrame`] drive it.
+/// What a scheme does of an aggregate's decryption. [`Decryptor`] and [`Decryption`] drive it.
 pub(crate) trait DecryptKernel: Send + Sync {
     fn receiver(&self) -> &Arc<Receiver>;
 
@@ -25,7 +25,7 @@ pub(crate) trait DecryptKernel: Send + Sync {
 
     /// One aggregate to decrypt by independent pieces, from the beginning of its payload; none where a piece depends on
     /// all of it, or where what precedes the pieces depends on a secret.
-    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>>;
+    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>>;
 
     /// One aggregate, with `payload` but for its tag, where [`Self::opener`] gives none.
     fn open_whole(&self, _sum: ClaimedSum, _payload: &[u8], _sink: &mut dyn SumSink) -> Result<Proven> {
@@ -34,12 +34,12 @@ pub(crate) trait DecryptKernel: Send + Sync {
 
     /// What "the same aggregate again" is.
     fn digest(&self, frame: &[u8], _header: &Header, _payload: &[u8], _tag: Tag) -> Result<[u8; 32]> {
-        Ok(Digest::of(frame))
+        Ok(FrameDigest::of(frame))
     }
 }
 
 /// What a scheme does of one aggregate, piece by piece.
-pub(crate) trait PieceOpener: Send + Sync {
+pub(crate) trait PieceDecryptor: Send + Sync {
     /// Payload bytes before the first piece.
     fn prefix(&self) -> usize;
 
@@ -47,7 +47,7 @@ pub(crate) trait PieceOpener: Send + Sync {
     fn pieces(&self) -> &[Piece];
 
     /// The sums of piece `index` from its payload bytes, and what is in the tag beside their polynomial.
-    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash>;
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<PolyEval>;
 
     /// Who works on an aggregate that is all in memory.
     fn threads(&self) -> Threads {
@@ -91,7 +91,7 @@ impl Decryptor {
         receiver.settle(outcome, sink)
     }
 
-    /// At most how many payload bytes [`OpeningFrame::start`] needs to see, with so many contributions.
+    /// At most how many payload bytes [`Decryption::start`] needs to see, with so many contributions.
     #[must_use]
     pub fn prefix_len(&self, contributions: usize) -> usize {
         self.0.prefix_len(contributions)
@@ -109,7 +109,7 @@ const SHARES: usize = 8;
 /// A whole payload's sums into `sink`, which are to be thrown away on an error: the tag is checked last.
 pub(crate) fn open_pieces(
     sum: ClaimedSum,
-    opener: &dyn PieceOpener,
+    opener: &dyn PieceDecryptor,
     payload: &[u8],
     sink: &mut dyn SumSink,
 ) -> Result<Proven> {
@@ -120,7 +120,7 @@ pub(crate) fn open_pieces(
     let open = |index: usize, piece: &Piece, sums: &mut [u64]| {
         hashed(opener, checked, index, &payload[piece.at..piece.at + piece.bytes], sums)
     };
-    let mut total = Hash::default();
+    let mut total = PolyEval::default();
     let longest = pieces.iter().map(|p| p.len).max().unwrap_or(0);
     if opener.threads().there() == Threads::One {
         let mut sums = vec![0u64; longest];
@@ -147,19 +147,19 @@ pub(crate) fn open_pieces(
                     Ok(hash)
                 },
             )
-            .sum::<Result<Hash>>()?;
+            .sum::<Result<PolyEval>>()?;
     }
     sum.verify(total, opener.pads())
 }
 
 /// The sums of a piece, and all that is in the tag of them.
 fn hashed(
-    opener: &dyn PieceOpener,
+    opener: &dyn PieceDecryptor,
     checked: &CheckedHead,
     index: usize,
     bytes: &[u8],
     sums: &mut [u64],
-) -> Result<Hash> {
+) -> Result<PolyEval> {
     let mut hash = opener.open(index, bytes, sums)?;
     if let Some(verifier) = checked.verifier() {
         hash += verifier.hash(opener.pieces()[index].start, sums);
@@ -197,7 +197,7 @@ impl Form {
     }
 }
 
-/// Values under a key stream, whose key [`OpeningFrame::finish`] gives if the aggregate opens.
+/// Values under a key stream, whose key [`Decryption::finish`] gives if the aggregate opens.
 pub struct Covered<'a>(&'a [u8]);
 
 impl Covered<'_> {
@@ -210,22 +210,22 @@ impl Covered<'_> {
 
 /// An aggregate under decryption, a few pieces at a time, whose head has been checked. When the plaintext is wrong shows
 /// at the end only: the time would tell of it.
-pub struct OpeningFrame {
+pub struct Decryption {
     receiver: Arc<Receiver>,
     checked: CheckedHead,
-    opener: Box<dyn PieceOpener>,
+    opener: Box<dyn PieceDecryptor>,
     form: Form,
     /// Words, so that values of any width lie in them as they must.
     values: Vec<u64>,
     cover: KeyStream,
     /// Pieces that have come.
     next: usize,
-    hash: Result<Hash>,
+    hash: Result<PolyEval>,
     checksum: Checksum,
-    digest: Digest,
+    digest: FrameDigest,
 }
 
-impl OpeningFrame {
+impl Decryption {
     /// From `begin`, an aggregate's first bytes: its head, and [`Decryptor::prefix_len`] of its payload, or all where it
     /// has fewer. None where a piece depends on all of it: for [`Decryptor::decrypt`].
     pub fn start(decryptor: &Decryptor, begin: &[u8], expect: &Expect<'_>, form: Form) -> Result<Option<Self>> {
@@ -236,7 +236,7 @@ impl OpeningFrame {
         let checked = kernel.receiver().check(wire::parse_head(bytes)?, expect)?;
         let Some(opener) = kernel.opener(&checked, prefix)? else { return Ok(None) };
         opener.check_len(checked.payload_len())?;
-        let mut opening = OpeningFrame {
+        let mut opening = Decryption {
             receiver: Arc::clone(kernel.receiver()),
             checked,
             opener,
@@ -244,9 +244,9 @@ impl OpeningFrame {
             values: Vec::new(),
             cover: KeyStream::from_os()?,
             next: 0,
-            hash: Ok(Hash::default()),
+            hash: Ok(PolyEval::default()),
             checksum: Checksum::default(),
-            digest: Digest::default(),
+            digest: FrameDigest::default(),
         };
         let used = head_len + opening.opener.prefix();
         let used = begin.get(..used).ok_or_else(|| Error::frame("it ends before its first piece"))?;
@@ -308,7 +308,7 @@ impl OpeningFrame {
         let places: Vec<&mut [u8]> =
             crate::memory::runs(&mut *values, window.iter().map(|piece| piece.len * form.width())).collect();
         let parts: Vec<_> = places.into_par_iter().enumerate().map_init(Vec::new, open).collect();
-        let hash = std::mem::replace(&mut self.hash, Ok(Hash::default()));
+        let hash = std::mem::replace(&mut self.hash, Ok(PolyEval::default()));
         self.hash = parts.into_iter().fold(hash, |sum, part| {
             let mut sum = sum?;
             sum += part?;

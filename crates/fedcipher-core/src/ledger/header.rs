@@ -9,14 +9,14 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a stamp.
+/// Bytes of a header.
 pub const LEN: usize = 64;
 
 pub type Magic = [u8; 8];
 
 /// `magic | folder identity | key id | client u32 | 0 u32 | born u64 | CRC-64`: whose file this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct LedgerHeader {
     pub magic: Magic,
     pub folder: [u8; 16],
     pub key_id: [u8; 16],
@@ -25,14 +25,14 @@ pub struct Stamp {
     pub born: u64,
 }
 
-impl Stamp {
+impl LedgerHeader {
     pub fn of(magic: Magic, folder: [u8; 16], key: &ClientKey, born: u64) -> Self {
-        Stamp { magic, folder, key_id: key.tag.key_id, client: key.client, born }
+        LedgerHeader { magic, folder, key_id: key.tag.key_id, client: key.client, born }
     }
 
     /// Whether both name the same file of the same key; the date of birth may differ.
-    pub fn same_file(&self, other: &Stamp) -> bool {
-        Stamp { born: 0, ..*self } == Stamp { born: 0, ..*other }
+    pub fn same_file(&self, other: &LedgerHeader) -> bool {
+        LedgerHeader { born: 0, ..*self } == LedgerHeader { born: 0, ..*other }
     }
 
     pub fn is_of(&self, key: &ClientKey) -> bool {
@@ -46,25 +46,25 @@ impl Stamp {
         out[24..40].copy_from_slice(&self.key_id);
         out[40..44].copy_from_slice(&self.client.to_le_bytes());
         out[48..56].copy_from_slice(&self.born.to_le_bytes());
-        seal(&mut out);
+        write_checksum(&mut out);
         out
     }
 
-    /// None for anything but an undamaged stamp of `magic`.
+    /// None for anything but an undamaged header of `magic`.
     pub fn decode(bytes: &[u8], magic: Magic) -> Option<Self> {
-        let stamp = Stamp {
+        let header = LedgerHeader {
             magic,
             folder: bytes.get(8..24)?.try_into().ok()?,
             key_id: bytes.get(24..40)?.try_into().ok()?,
             client: ClientId::from_le_bytes(bytes.get(40..44)?.try_into().ok()?),
             born: word(bytes, 48)?,
         };
-        (bytes == stamp.encode()).then_some(stamp)
+        (bytes == header.encode()).then_some(header)
     }
 }
 
 /// Writes the checksum of all bytes before the last eight into those.
-pub fn seal(bytes: &mut [u8]) {
+pub fn write_checksum(bytes: &mut [u8]) {
     if let Some((content, sum)) = bytes.split_last_chunk_mut::<8>() {
         *sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, content).to_le_bytes();
     }

@@ -1,24 +1,24 @@
 //! An update on its way out: header, every piece once and in order, then tag and signature.
 
 use super::pieces::{slots, whole};
-use super::{ClaimedRound, Digest, Piece};
+use super::{ClaimedRound, FrameDigest, Piece};
 use crate::codec::{Layout, Update};
 use crate::committee::Prekeys;
-use crate::mac::Hash;
+use crate::mac::PolyEval;
 use crate::scheme::{Request, Terms};
 use crate::statement::END_LEN;
 use crate::threads::Threads;
-use crate::wire::{Checksum, Place};
+use crate::wire::{Checksum, FrameBuffer};
 use crate::{Error, Result, RoundId};
 use rayon::prelude::*;
 
 /// What a scheme does of an update's encryption. [`Encryptor`] drives it.
 pub(crate) trait EncryptKernel: Send {
     /// Claims the round and begins an update whose pieces are independent; none where all bytes depend on all values.
-    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>>;
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>>;
 
     /// One update to one frame, where [`Self::start`] gives none.
-    fn encrypt_whole(&mut self, _request: &Request<'_>, _place: &mut dyn Place) -> Result<()> {
+    fn encrypt_whole(&mut self, _request: &Request<'_>, _place: &mut dyn FrameBuffer) -> Result<()> {
         Err(Error::layout("an update that is encrypted by pieces"))
     }
 
@@ -57,14 +57,14 @@ impl Encryptor {
     }
 
     /// Claims the round, and begins an update that is encrypted piece by piece; none where a piece depends on all of it.
-    pub fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+    pub fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>> {
         self.0.start(terms)
     }
 
     /// One update to one frame, in memory from `place`.
-    pub fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+    pub fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn FrameBuffer) -> Result<()> {
         match self.0.start(&request.terms())? {
-            Some(frame) => frame.seal_all(request.update, place),
+            Some(frame) => frame.encrypt_all(request.update, place),
             None => self.0.encrypt_whole(request, place),
         }
     }
@@ -107,9 +107,9 @@ impl Encryptor {
     }
 }
 
-/// What a scheme does of one update, whose round is claimed. A [`SealingFrame`] drives it: a piece that was sealed twice
+/// What a scheme does of one update, whose round is claimed. An [`Encryption`] drives it: a piece that was sealed twice
 /// would be two messages under one mask.
-pub(crate) trait PieceSealer: Send + Sync {
+pub(crate) trait PieceEncryptor: Send + Sync {
     fn claimed(&self) -> &ClaimedRound;
 
     /// Payload bytes before the first piece.
@@ -119,7 +119,7 @@ pub(crate) trait PieceSealer: Send + Sync {
     fn pieces(&self) -> &[Piece];
 
     /// Encrypts piece `index` of `update`, which must hold that piece's elements. Its part of the tag's polynomial.
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash>;
+    fn encrypt_piece(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval>;
 
     /// Who works on an update that is all in memory.
     fn threads(&self) -> Threads {
@@ -127,8 +127,8 @@ pub(crate) trait PieceSealer: Send + Sync {
     }
 
     /// The payload's last bytes, from the parts of all pieces and the digest of prefix and pieces.
-    fn end(&self, hash: Hash, digest: &[u8; 32]) -> Result<Vec<u8>> {
-        Ok(self.claimed().stamp().end(hash, digest).to_vec())
+    fn end(&self, hash: PolyEval, digest: &[u8; 32]) -> Result<Vec<u8>> {
+        Ok(self.claimed().tag_maker().end(hash, digest).to_vec())
     }
 
     /// Bytes of [`Self::end`].
@@ -138,26 +138,26 @@ pub(crate) trait PieceSealer: Send + Sync {
 }
 
 /// An update under encryption, whose round is claimed.
-pub struct SealingFrame {
-    sealer: Box<dyn PieceSealer>,
+pub struct Encryption {
+    sealer: Box<dyn PieceEncryptor>,
     /// Header and prefix have been handed out.
     begun: bool,
     /// Pieces that are sealed.
     next: usize,
-    hash: Hash,
-    digest: Digest,
+    hash: PolyEval,
+    digest: FrameDigest,
     checksum: Checksum,
 }
 
-impl SealingFrame {
-    pub(crate) fn new(sealer: impl PieceSealer + 'static) -> Self {
-        let mut digest = Digest::default();
+impl Encryption {
+    pub(crate) fn new(sealer: impl PieceEncryptor + 'static) -> Self {
+        let mut digest = FrameDigest::default();
         digest.update(sealer.prefix());
-        SealingFrame {
+        Encryption {
             sealer: Box::new(sealer),
             begun: false,
             next: 0,
-            hash: Hash::default(),
+            hash: PolyEval::default(),
             digest,
             checksum: Checksum::default(),
         }
@@ -196,7 +196,8 @@ impl SealingFrame {
         let begun = out.len();
         out.resize(begun + pieces.iter().map(|piece| piece.bytes).sum::<usize>(), 0);
         let slots = slots(pieces, &mut out[begun..]).into_par_iter().enumerate();
-        self.hash += slots.map(|(k, slot)| self.sealer.seal(first + k, window, slot)).sum::<Result<Hash>>()?;
+        self.hash +=
+            slots.map(|(k, slot)| self.sealer.encrypt_piece(first + k, window, slot)).sum::<Result<PolyEval>>()?;
         self.digest.update(&out[begun..]);
         self.checksum.update(&out[at..]);
         Ok(())
@@ -224,25 +225,27 @@ impl SealingFrame {
     }
 
     /// The whole frame in `place`, of an update that is all there.
-    fn seal_all(self, update: &Update<'_>, place: &mut dyn Place) -> Result<()> {
+    fn encrypt_all(self, update: &Update<'_>, place: &mut dyn FrameBuffer) -> Result<()> {
         let payload_len = self.payload_len();
-        let SealingFrame { sealer, mut digest, .. } = self;
+        let Encryption { sealer, mut digest, .. } = self;
         sealer.claimed().header().build(payload_len, place, |payload| {
             let (head, rest) = payload.split_at_mut(sealer.prefix().len());
             head.copy_from_slice(sealer.prefix());
             let (pieces, end) = rest.split_at_mut(rest.len() - sealer.end_len());
-            let mut hash = Hash::default();
+            let mut hash = PolyEval::default();
             match sealer.threads().there() {
                 Threads::One => {
                     for (index, slot) in slots(sealer.pieces(), pieces).into_iter().enumerate() {
-                        hash += sealer.seal(index, update, slot)?;
+                        hash += sealer.encrypt_piece(index, update, slot)?;
                         // While it is in the cache.
                         digest.update(slot);
                     }
                 }
                 Threads::All => {
                     let slots = slots(sealer.pieces(), pieces).into_par_iter().enumerate();
-                    hash = slots.map(|(index, slot)| sealer.seal(index, update, slot)).sum::<Result<Hash>>()?;
+                    hash = slots
+                        .map(|(index, slot)| sealer.encrypt_piece(index, update, slot))
+                        .sum::<Result<PolyEval>>()?;
                     digest.update_by_all(pieces);
                 }
             }

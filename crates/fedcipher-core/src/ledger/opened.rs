@@ -1,11 +1,11 @@
 //! Which aggregates have been opened: none of an older round than the last, the same again at will. Without a memory of
 //! the rule of sets it is one a round; with one, as many as have no client in common and keep to the rule.
 
-use super::folder::{Folder, Indexed, Place, read_stamp};
+use super::folder::{Folder, Indexed, LedgerFile, read_header};
+use super::header::{self, LEN, LedgerHeader, Magic};
 use super::journal::{Held, Journal, Position};
 use super::memories::{Entry, Memories, Record, Sum};
 use super::slots::Newest;
-use super::stamp::{self, LEN, Magic, Stamp};
 use super::{check_date, disk, failed, locked, lost};
 use crate::keys::{ClientKey, Cohort};
 use crate::mac::memory::MemoryKey;
@@ -26,34 +26,34 @@ const ANSWERED_SETS: Magic = *b"FEDSETS8";
 const RECORD: usize = 64;
 
 /// Makes the file of `key` if the folder never had one.
-pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<Place> {
+pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<LedgerFile> {
     place_as(folder, key, "opened", MAGIC)
 }
 
-fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<Place> {
-    let stamp = Stamp::of(magic, folder.identity(), key, 0);
-    folder.ensure(suffix, stamp, |stamp| stamp.encode().to_vec())
+fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<LedgerFile> {
+    let header = LedgerHeader::of(magic, folder.identity(), key, 0);
+    folder.ensure(suffix, header, |header| header.encode().to_vec())
 }
 
 /// After every round: nothing is opened any more.
-const CLOSED: Opening = Opening { round: RoundId::LAST, digest: [u8::MAX; 32], memory: false };
+const CLOSED: OpenedRecord = OpenedRecord { round: RoundId::LAST, digest: [u8::MAX; 32], memory: false };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Opening {
+struct OpenedRecord {
     round: RoundId,
     digest: [u8; 32],
     /// Whether it counts in a memory.
     memory: bool,
 }
 
-impl Opening {
+impl OpenedRecord {
     fn encode(&self, index: u64) -> [u8; RECORD] {
         let mut out = [0u8; RECORD];
         out[..8].copy_from_slice(&self.round.to_le_bytes());
         out[8..40].copy_from_slice(&self.digest);
         out[40..48].copy_from_slice(&index.to_le_bytes());
         out[48..56].copy_from_slice(&u64::from(self.memory).to_le_bytes());
-        stamp::seal(&mut out);
+        header::write_checksum(&mut out);
         out
     }
 
@@ -65,8 +65,11 @@ impl Opening {
 
     fn decode(bytes: &[u8; RECORD], index: u64) -> Option<Self> {
         let digest = bytes[8..40].try_into().ok()?;
-        let found =
-            Opening { round: RoundId::new(stamp::word(bytes, 0)?), digest, memory: stamp::word(bytes, 48)? == 1 };
+        let found = OpenedRecord {
+            round: RoundId::new(header::word(bytes, 0)?),
+            digest,
+            memory: header::word(bytes, 48)? == 1,
+        };
         (*bytes == found.encode(index)).then_some(found)
     }
 }
@@ -87,8 +90,8 @@ pub struct Holder<'a> {
 /// binary search takes, so a million rounds are no slower than one and nothing is kept in memory. Which clients were in
 /// them is in a journal beside it, as far as it must be remembered.
 #[derive(Debug, Default)]
-pub struct Openings {
-    files: Option<(Place, Journal)>,
+pub struct OpenedLedger {
+    files: Option<(LedgerFile, Journal)>,
     /// None where nothing is claimed.
     memory: Option<MemoryKey>,
     /// The name of each client; empty where clients are known by their numbers.
@@ -104,12 +107,12 @@ struct Seen {
     /// Records that this object has seen on disk: the file never gets shorter.
     records: u64,
     /// Without a file: all openings.
-    openings: Vec<Opening>,
+    openings: Vec<OpenedRecord>,
     position: Position,
     memories: Memories,
 }
 
-impl Openings {
+impl OpenedLedger {
     /// The openings of `holder` in folder `state`; without a folder they live as long as this object.
     pub fn open(holder: &Holder<'_>, state: Option<&Path>) -> Result<Self> {
         Self::of(holder, state, false)
@@ -125,18 +128,18 @@ impl Openings {
         let (sets, sets_magic) = if answers { ("answered-sets", ANSWERED_SETS) } else { ("sets", OPENED_SETS) };
         let open = |state: &Path| {
             let folder = Folder::open(state)?;
-            let mut stamp = Stamp::of(sets_magic, folder.identity(), holder.key, 0);
+            let mut header = LedgerHeader::of(sets_magic, folder.identity(), holder.key, 0);
             if let Some((identity, _)) = holder.roster {
                 let name = blake3::derive_key("fedcipher ledger of an identity", identity);
-                (stamp.key_id, stamp.client) = (name.first_chunk().copied().unwrap_or_default(), ClientId::new(0));
+                (header.key_id, header.client) = (name.first_chunk().copied().unwrap_or_default(), ClientId::new(0));
             }
-            Ok((place_as(&folder, holder.key, suffix, magic)?, Journal::open(&folder, sets, stamp)?))
+            Ok((place_as(&folder, holder.key, suffix, magic)?, Journal::open(&folder, sets, header)?))
         };
         let files = state.map(open).transpose()?;
         let memory = Some(MemoryKey::new(&holder.key.root)?);
         let clients = holder.roster.into_iter().flat_map(|(_, cohort)| cohort);
         let names = clients.map(|(client, key)| (*client, sets::name(key))).collect();
-        Ok(Openings { files, memory, names, minimum: holder.minimum, answers, seen: Mutex::default() })
+        Ok(OpenedLedger { files, memory, names, minimum: holder.minimum, answers, seen: Mutex::default() })
     }
 
     /// The sum that the aggregate or request with this header is of. Refuses a tag that deciphers to no memory, and
@@ -162,7 +165,7 @@ impl Openings {
     /// [`Self::claim`] of the request `digest`, which `answer` answers: what to answer, now and whenever it comes again.
     pub fn answer(&self, sum: &Sum, digest: &[u8; 32], answer: Vec<u8>) -> Result<Vec<u8>> {
         check_date(sum.round)?;
-        let wanted = Opening { round: sum.round, digest: *digest, memory: sum.has_memory() };
+        let wanted = OpenedRecord { round: sum.round, digest: *digest, memory: sum.has_memory() };
         let seen = &mut *self.seen();
         let entry = Entry { sum: sum.clone(), digest: *digest, answer };
         match &self.files {
@@ -225,7 +228,7 @@ impl Openings {
         if let Some((place, journal)) = &self.files {
             let log = Log::open(place, &mut seen.records)?;
             journal.hold(&mut seen.position, &mut |record| taken(&mut seen.memories, record))?;
-            if !log.has(Opening { round: sum.round, digest: *digest, memory: sum.has_memory() })? {
+            if !log.has(OpenedRecord { round: sum.round, digest: *digest, memory: sum.has_memory() })? {
                 return Ok(None);
             }
         }
@@ -292,7 +295,7 @@ impl Openings {
         &self,
         log: &mut Log<'_>,
         journal: &Journal,
-        wanted: Opening,
+        wanted: OpenedRecord,
         entry: Entry,
         position: &mut Position,
         memories: &mut Memories,
@@ -357,7 +360,7 @@ enum Verdict {
 }
 
 /// Whether `wanted` may be opened after `count` openings of rounds that do not decrease.
-fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> Result<Verdict> {
+fn verdict(wanted: OpenedRecord, count: u64, at: impl Fn(u64) -> Result<OpenedRecord>) -> Result<Verdict> {
     let Some(newest) = count.checked_sub(1) else { return Ok(Verdict::New { begun: false }) };
     let last = at(newest)?.round;
     if last == CLOSED.round {
@@ -400,11 +403,11 @@ fn offset(index: u64) -> u64 {
 
 impl<'a> Log<'a> {
     /// `seen`: how many records this object has seen.
-    fn open(place: &'a Place, seen: &mut u64) -> Result<Self> {
+    fn open(place: &'a LedgerFile, seen: &mut u64) -> Result<Self> {
         let path = place.path.as_path();
         let io = |e: std::io::Error| failed(path, e);
         let mut file = locked(path)?;
-        read_stamp(&mut file, path, &place.stamp)?;
+        read_header(&mut file, path, &place.header)?;
         let bytes = file.metadata().map_err(io)?.len();
         let count = bytes.saturating_sub(LEN as u64) / RECORD as u64;
         if count < *seen {
@@ -434,19 +437,19 @@ impl<'a> Log<'a> {
         self.indexed.check(&self.file, newest)
     }
 
-    fn at(&self, index: u64) -> Result<Opening> {
+    fn at(&self, index: u64) -> Result<OpenedRecord> {
         let mut bytes = [0u8; RECORD];
         os::read_exact_at(&self.file, &mut bytes, offset(index)).map_err(|e| failed(self.path, e))?;
-        Opening::decode(&bytes, index).ok_or_else(|| lost(self.path, &format!("opening {index} in it is damaged")))
+        OpenedRecord::decode(&bytes, index).ok_or_else(|| lost(self.path, &format!("opening {index} in it is damaged")))
     }
 
     /// Whether it was claimed.
-    fn has(&self, wanted: Opening) -> Result<bool> {
+    fn has(&self, wanted: OpenedRecord) -> Result<bool> {
         Ok(matches!(verdict(wanted, self.count, |index| self.at(index)), Ok(Verdict::Again)))
     }
 
     /// Adds an opening, durably, here and in the index.
-    fn append(&mut self, wanted: Opening) -> Result<()> {
+    fn append(&mut self, wanted: OpenedRecord) -> Result<()> {
         disk::write(&self.file, &wanted.encode(self.count), offset(self.count))
             .and_then(|()| disk::sync(&self.file))
             .map_err(|e| failed(self.path, e))?;

@@ -31,7 +31,7 @@ pub struct Common {
 }
 
 /// One ciphertext's share of the work.
-pub struct Piece<'a> {
+pub struct WorkItem<'a> {
     index: usize,
     /// Words of each client.
     values: usize,
@@ -50,14 +50,14 @@ fn words(c: &Context, padded: usize, index: usize) -> Range<usize> {
     index * most..padded.min((index + 1) * most)
 }
 
-impl<'a> Piece<'a> {
+impl<'a> WorkItem<'a> {
     /// Piece `index` of `updates`, each of so many packed words.
     pub fn of(c: &Context, padded: usize, index: usize, updates: impl Iterator<Item = &'a [u8]>) -> Self {
         let (words, bits) = (words(c, padded, index), c.field.bits());
         // The capacity is a power of two: every piece begins on a byte.
         let bytes = packed_len(words.start, bits)..packed_len(words.end, bits);
         let packed = updates.map(|update| &update[bytes.clone()]).collect();
-        Piece { index, values: words.len(), packed }
+        WorkItem { index, values: words.len(), packed }
     }
 
     /// `length u64 | ciphertext`; `step` is told of evaluations as they are done.
@@ -137,7 +137,7 @@ impl<'a> Piece<'a> {
         let each = packed_len(values, c.field.bits());
         let packed = (0..clients).map(|_| r.bytes(each)).collect::<Result<Vec<_>>>()?;
         r.finish()?;
-        Ok(Piece { index, values, packed })
+        Ok(WorkItem { index, values, packed })
     }
 }
 
@@ -173,14 +173,14 @@ pub fn parts<'a>(
     padded: usize,
     updates: impl Iterator<Item = &'a [u8]> + Clone,
 ) -> Parts {
-    let pieces = (0..count(c, padded)).map(|index| Piece::of(c, padded, index, updates.clone()).to_bytes());
+    let pieces = (0..count(c, padded)).map(|index| WorkItem::of(c, padded, index, updates.clone()).to_bytes());
     Parts { pieces: pieces.collect(), common: common.to_bytes() }
 }
 
 /// What [`parts`] handed out, done.
-pub fn work(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
+pub fn run_work_item(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
     let common = Common::parse(c, common)?;
-    let piece = Piece::parse(c, piece, common.summands.len())?;
+    let piece = WorkItem::parse(c, piece, common.summands.len())?;
     let _kept = keep();
     piece.compute(c, keys, &common, &mut |_| Ok(()))
 }
