@@ -1,4 +1,5 @@
-//! The server's side: c0 added, sealed shares kept for their members, the committee's answers collected. No key.
+//! The server's side: adds c0, keeps the encrypted shares for their members, and collects the committee's answers. It
+//! has no secret key.
 
 use super::agree::{Agreement, Agreements, Certificate, write_sets};
 use super::answer::{Accused, Answer, Complaint, read_all, write_all};
@@ -32,32 +33,32 @@ pub struct OneshotAggregator {
     roster: Roster,
     digest: [u8; 32],
     admission: Admission,
-    /// By member, the number of the prekey that clients were given; none where nobody has said.
+    /// The number of the prekey that clients were given, by member; `None` if this is unknown.
     given: Option<BTreeMap<ClientId, u64>>,
     sum: CipherSum,
-    /// By client.
+    /// The shares by client.
     shares: BTreeMap<ClientId, Kept>,
-    /// Set when the committee was asked: nobody joins the sum after that.
+    /// The header of the requests once the committee was asked. No client joins the sum after that.
     asked: Option<Header>,
     agreements: Agreements,
-    /// Of enough members, once there are so many.
+    /// The agreements of enough members, once there are enough.
     agreed: Certificate,
     /// Whether members were asked for their sums.
     requested: bool,
-    /// With the combination of each client's share.
+    /// The answers by member, with the combination of each client's share.
     answers: BTreeMap<ClientId, (Answer, Vec<Combination>)>,
-    /// What the combinations have shown so far.
+    /// The result of the combinations so far.
     judged: Judged,
-    /// Clients, and the members that accuse them without proof.
+    /// The members that accuse each client without proof.
     accused: BTreeMap<ClientId, BTreeSet<ClientId>>,
-    /// Clients that have sealed no share, as a member has proven.
+    /// Clients with an invalid share, as a member has proven.
     proven: BTreeSet<ClientId>,
 }
 
 /// The tag of a header whose sum counts in no memory.
 const NO_MEMORY: [u8; 16] = [0; 16];
 
-/// What members need of one update.
+/// The part of one update that members need.
 struct Kept {
     own: Contribution,
     signature: [u8; SIGNATURE_LEN],
@@ -68,27 +69,27 @@ struct Kept {
 }
 
 impl Kept {
-    /// What a client has signed of its update, and its signature.
+    /// The content that a client has signed of its update, and the signature.
     fn statement(&self) -> Vec<u8> {
         [self.signature.as_slice(), &self.tag.to_bytes(), &self.signed].concat()
     }
 }
 
-/// What combinations of shares show.
+/// The findings from the combinations of shares.
 #[derive(Debug, Default)]
 struct Judged {
-    /// Clients whose shares fit for too few members, whichever of these lie.
+    /// Clients whose shares are consistent for too few members, whichever members lie.
     liars: BTreeSet<ClientId>,
-    /// Members whose shares of some client do not fit the others', by that client's doing or their own.
+    /// Members whose shares of some client are inconsistent with the others'. The client or the member may be at fault.
     odd: BTreeSet<ClientId>,
-    /// Whether shares of a client fit for nobody.
+    /// Whether some client's shares are consistent for no member.
     spoilt: bool,
 }
 
 /// An update's payload without tag and signature.
 struct Body<'a> {
     ciphertexts: &'a [u8],
-    /// A share a member.
+    /// One share per member.
     sealed: Vec<SealedShare<'a>>,
     /// The digests that the client signs.
     signed: Vec<u8>,
@@ -151,7 +152,7 @@ impl OneshotAggregator {
         self.roster.members().map(|member| (member.id, frame.clone())).collect()
     }
 
-    /// Keeps what a member says of a proposal.
+    /// Takes a member's agreement to a proposal.
     fn agree(&mut self, context: &RoundContext, said: Agreement) -> Result<ClientId> {
         let (party, member) = (self.member(said.member)?, said.member);
         let message = context.sets(member, &said.digest);
@@ -159,14 +160,14 @@ impl OneshotAggregator {
         Signed { party: member, key, purpose: Purpose::Sets, message: &message, signature }.check()?;
         self.agreements.keep(said);
         let found = self.agreements.certificate();
-        // Once members are asked for their sums, under one certificate, it is too late.
+        // Members are asked for their sums under one certificate. After that, further agreements are too late.
         if !self.requested && found.0.len() >= self.setting.sharing.needed() {
             self.agreed = found;
         }
         Ok(member)
     }
 
-    /// Keeps whom a member accuses, which no proof comes with: see [`Aggregator::accused`].
+    /// Records a member's accusation without proof: see [`Aggregator::accused`].
     fn complained(&mut self, context: &RoundContext, complaint: &Complaint) -> Error {
         let Complaint { member, clients, .. } = complaint;
         match self.member(*member) {
@@ -190,8 +191,8 @@ impl OneshotAggregator {
         }
     }
 
-    /// Whether `member` proves that a client has sealed no share to it. Refuses the accusation of a client whose share is
-    /// good, as everybody with the shown secret can see.
+    /// Whether `member` proves that a client sent it an invalid share. Fails if the share is valid; the revealed secret
+    /// lets anyone check this.
     fn judge(&self, context: &RoundContext, member: ClientId, accused: &Accused) -> Result<bool> {
         let of = |(place, party): (usize, &RosterEntry)| (party.id == member).then_some(place);
         let place = self.roster.members().enumerate().find_map(of);
@@ -209,7 +210,7 @@ impl OneshotAggregator {
         Ok(true)
     }
 
-    /// What an update holds, once its signature and its shares are checked.
+    /// The body of an update whose signature and shares are checked.
     fn checked<'a>(
         &self,
         claim: &Claim<'a, SIGNATURE_LEN>,
@@ -232,8 +233,8 @@ impl OneshotAggregator {
         bytes.chunks(sharing.combination_bytes()).map(|bytes| sharing.parse_combination(bytes)).collect()
     }
 
-    /// Where so many members have answered that as many as may lie are found: whose shares do not fit. With fewer, nothing
-    /// is said.
+    /// Finds inconsistent shares, once so many members have answered that the possible liars can be found. With fewer
+    /// answers it finds nothing.
     fn judge_shares(&self) -> Judged {
         let (sharing, most) = (&self.setting.sharing, self.setting.params.corrupt_members);
         let mut judged = Judged::default();
@@ -247,7 +248,8 @@ impl OneshotAggregator {
         for (k, client) in self.shares.keys().enumerate() {
             let said: Vec<&Combination> = ids.iter().map(|id| &self.answers[id].1[k]).collect();
             let odd = sharing.disagreeing_shares(&places, &said, found);
-            // At most `most` members lie: with more that do not fit, an honest one was given another share.
+            // At most `most` members lie. If more shares are inconsistent, the client gave an honest member a wrong
+            // share.
             if odd.as_ref().is_none_or(|odd| odd.len() > most) {
                 judged.liars.insert(*client);
             }
@@ -258,7 +260,7 @@ impl OneshotAggregator {
         judged
     }
 
-    /// Answers that fit, as far as combinations have shown.
+    /// The number of consistent answers, as far as combinations show.
     fn fitting(&self) -> usize {
         if self.judged.spoilt {
             return 0;
@@ -266,7 +268,7 @@ impl OneshotAggregator {
         self.answers.keys().filter(|member| !self.judged.odd.contains(member)).count()
     }
 
-    /// Refuses shares that were sealed to other prekeys than clients were given.
+    /// Fails for shares that were encrypted to other prekeys than clients were given.
     fn check_given(&self, client: ClientId, sealed: &[SealedShare<'_>]) -> Result<()> {
         let Some(given) = &self.given else { return Ok(()) };
         let other = |(member, share): &(&RosterEntry, &SealedShare<'_>)| {
@@ -334,7 +336,7 @@ impl CommitteeRound for OneshotAggregator {
             }
             (member.id, header.frame(&payload))
         };
-        // Who has not agreed does not answer, and who lacks a share cannot.
+        // Members that have not agreed do not answer, and members without a share cannot.
         let asked = |(place, member): &(usize, &RosterEntry)| {
             (self.agreed.0.is_empty() || self.agreed.0.contains_key(&member.id))
                 && self.shares.values().all(|kept| kept.sealed[*place].len() > NO_SHARE.len())
@@ -369,7 +371,7 @@ impl CommitteeRound for OneshotAggregator {
         }
         let combined = self.combinations(combined)?;
         let member = answer.member;
-        // The first answer stands; a second one of the same sum differs in its randomness only.
+        // The first answer stands. A second one for the same sum differs only in its randomness.
         self.answers.entry(member).or_insert((answer, combined));
         self.judged = self.judge_shares();
         Ok(member)
@@ -407,7 +409,7 @@ impl CommitteeRound for OneshotAggregator {
     }
 }
 
-/// `frame`, an aggregate, with the keys for `reader` only: what each of many readers needs.
+/// The aggregate `frame`, with only the keys that `reader` needs.
 pub(super) fn for_reader(setting: &Setting, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
     let found = wire::parse_kind(frame, Kind::Aggregate)?;
     if setting.params.reveal == Reveal::Server {

@@ -1,4 +1,4 @@
-//! Who opens an aggregate: a reader with the committee's answers, or the server where these are in the clear.
+//! Decryption of an aggregate: by a reader with the committee's answers, or by the server if these are in the clear.
 
 use super::answer::{behind_answers, read_all};
 use super::roster::Roster;
@@ -32,8 +32,8 @@ impl OneshotDecryptor {
     }
 }
 
-/// The opener of an aggregate from its answers, which precede its ciphertexts in `payload`, with the sum of its clients'
-/// pads where `own` place has the key that hides it; and whose answers are false.
+/// The piece decryptor of an aggregate, from the answers before its ciphertexts in `payload`. Also the sum of its
+/// clients' pads, if `own` has the key that hides it, and the members whose answers are false.
 fn opener(
     setting: &Setting,
     (roster, digest): (&Roster, [u8; 32]),
@@ -45,7 +45,7 @@ fn opener(
     let (answers, prefix) = read_all(setting, payload)?;
     let context = RoundContext::of(digest, header);
     let mut sums = Vec::with_capacity(answers.len());
-    // What cannot be read is as false as what does not agree: the others may be enough.
+    // An unreadable answer counts as false. The other answers may be enough.
     let (mut unread, mut why) = (Vec::new(), None);
     for (place, member) in roster.members().enumerate() {
         let Some(answer) = answers.iter().find(|answer| answer.member == member.id) else { continue };
@@ -83,7 +83,7 @@ impl DecryptKernel for OneshotDecryptor {
         Ok(None)
     }
 
-    /// Readers are sent their own keys only, so what "the same aggregate" is does not depend on these.
+    /// The digest leaves out the readers' keys: each reader is sent its own keys only.
     fn digest(&self, _frame: &[u8], header: &Header, payload: &[u8], tag: Tag) -> Result<[u8; 32]> {
         let mut digest = FrameDigest::default();
         digest.update(&header.head(0));
@@ -100,7 +100,7 @@ impl DecryptKernel for OneshotDecryptor {
     }
 }
 
-/// The server of `reveal="server"`. It has added the ciphertexts itself and has no key for tags, so it checks none.
+/// The server with `reveal="server"`. It has added the ciphertexts itself and has no MAC key, so it checks no tag.
 pub struct ServerDecryptor {
     setting: Arc<Setting>,
     roster: Roster,

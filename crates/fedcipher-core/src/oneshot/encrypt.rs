@@ -1,5 +1,5 @@
-//! The client's side: a fresh secret and a fresh pad, the update under both, their shares sealed to the committee's
-//! prekeys, and a signature over all.
+//! A client's encryption: a fresh secret and a fresh pad, the update under both, their shares encrypted to the
+//! committee's prekeys, and a signature over everything.
 
 use super::prekeys::{Met, Published};
 use super::sealed_share::{Envelope, NO_SHARE, OVERHEAD};
@@ -29,7 +29,7 @@ pub struct OneshotEncryptor {
     setting: Arc<Setting>,
     place: RosterSeat,
     tag: KeyTag,
-    /// The number of each member, in the order of shares.
+    /// The members' numbers, in the order of shares.
     members: Vec<ClientId>,
     met: Met,
     sender: Sender,
@@ -38,15 +38,15 @@ pub struct OneshotEncryptor {
 
 type Shares = Vec<Zeroizing<Vec<u8>>>;
 
-/// A secret and a pad for one update, and what their shares travel in.
+/// A secret and a pad for one update, with the shares of both and the envelopes for these.
 struct Fresh {
     round: RoundId,
     secret: Arc<SecretNtt>,
     pad: Zeroizing<Element>,
     shares: Shares,
-    /// One a member; none for who has published no prekey.
+    /// One envelope per member; `None` for a member without a published prekey.
     envelopes: Vec<Option<Envelope>>,
-    /// Whose it is: a process forked off must not use it again.
+    /// The process that made this. A forked process must not use it again.
     process: u32,
 }
 
@@ -86,7 +86,7 @@ impl OneshotEncryptor {
         self.known().collect::<Vec<_>>().into_par_iter().map(to).collect()
     }
 
-    /// Refuses to go on with prekeys of fewer members than must answer; `refused` are others.
+    /// Fails if fewer members have a prekey than must answer. `refused` are the errors of rejected prekeys.
     fn check_prekeys(&self, refused: &[Error]) -> Result<()> {
         let (known, needed) = (self.known().flatten().count(), self.setting.sharing.needed());
         if known >= needed {
@@ -96,7 +96,7 @@ impl OneshotEncryptor {
         Err(Error::NoPrekeys { known, needed, refused })
     }
 
-    /// Whether its envelopes are to the newest prekeys.
+    /// Whether the envelopes are for the newest prekeys.
     fn is_current(&self, fresh: &Fresh) -> bool {
         let to = fresh.envelopes.iter().map(|envelope| envelope.as_ref().map(|e| e.number));
         to.eq(self.known().map(|prekey| prekey.map(|p| p.number)))
@@ -128,7 +128,7 @@ impl EncryptKernel for OneshotEncryptor {
         Ok(Some(Encryption::new(self.begin(terms)?)))
     }
 
-    /// The secret, the pad, their shares and what these travel in.
+    /// Makes the secret, the pad, their shares and the envelopes.
     fn precompute(&mut self, round: RoundId, _layout: &Layout, _plan: &[u8]) -> Result<()> {
         self.sender.reserve(round)?;
         self.ready = Some(self.fresh(round)?);
@@ -176,8 +176,8 @@ impl PieceEncryptor for OneshotPieces {
         self.inner.encrypt_piece(index, update, out)
     }
 
-    /// The sealed shares, tag and signature. Of the ciphertexts, and of other members' shares, a member is shown the
-    /// digest only.
+    /// Writes the encrypted shares, the tag and the signature. A member sees only the digest of the ciphertexts and of
+    /// other members' shares.
     fn end(&self, hash: PolyEval, ciphertexts: &[u8; 32]) -> Result<Vec<u8>> {
         let tag_maker = self.claimed().tag_maker();
         let data = tag_maker.signer.context.share_data(tag_maker.own, tag_maker.tag(hash), ciphertexts);

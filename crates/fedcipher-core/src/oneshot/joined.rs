@@ -1,7 +1,8 @@
-//! Who has joined a roster, as far as a party knows. Whoever makes a roster can make two, or exchange parties in it on the
-//! way. A party that trusts no maker encrypts only under a roster that all members and most clients have signed. Of two
-//! rosters that list the same clients, honest clients sign one, and `corrupt_clients` others both. So the two do not both
-//! get more than (clients + `corrupt_clients`) / 2 signatures. Two rosters that list different clients can both get enough.
+//! The parties that have joined a roster, as far as a party knows. The maker of a roster could make two, or exchange
+//! parties in transit. A party that trusts no maker encrypts only under a roster that all members and most clients have
+//! signed. Of two rosters that list the same clients, honest clients sign one, and `corrupt_clients` others sign both.
+//! So at most one of them gets more than (clients + `corrupt_clients`) / 2 signatures. Two rosters that list different
+//! clients can both get enough.
 
 use super::roster::{Roster, RosterEntry};
 use crate::sign::Purpose;
@@ -11,7 +12,7 @@ use crate::{ClientId, Error, Result};
 use std::collections::BTreeSet;
 
 const MAGIC: [u8; 8] = *b"FEDJOIN1";
-/// Names that an error lists.
+/// The number of names that an error lists.
 const MAX_NAMES: usize = 8;
 
 /// The numbers of parties whose signatures of the roster's fingerprint have been checked.
@@ -19,7 +20,7 @@ const MAX_NAMES: usize = 8;
 pub struct Joined(pub BTreeSet<ClientId>);
 
 impl Joined {
-    /// What follows the roster in a party's key: nothing, where the party trusts the roster's maker.
+    /// Reads the part of a party's key after the roster: nothing, if the party trusts the roster's maker.
     pub fn read(mut r: Reader<'_>) -> Result<Option<Self>> {
         if r.clone().rest().is_empty() {
             return Ok(None);
@@ -40,7 +41,7 @@ impl Joined {
         [&MAGIC[..], &(self.0.len() as u32).to_le_bytes()].concat().into_iter().chain(ids).collect()
     }
 
-    /// With `own`, and the parties of these signatures.
+    /// The parties of these signatures and `own`, added to those known.
     pub fn with(
         mut self,
         roster: &Roster,
@@ -59,7 +60,7 @@ impl Joined {
         Ok(self)
     }
 
-    /// Refuses a roster that a member has not joined, or no more than (clients + corrupt_clients) / 2 clients.
+    /// Fails if a member has not joined the roster, or if no more than (clients + corrupt_clients) / 2 clients have.
     pub fn check(&self, roster: &Roster, corrupt_clients: usize) -> Result<()> {
         let away: Vec<&RosterEntry> = roster.parties().filter(|party| !self.0.contains(&party.id)).collect();
         let members: Vec<&RosterEntry> = away.iter().copied().filter(|party| party.roles.member).collect();
@@ -114,7 +115,7 @@ mod tests {
         assert!(read(&[&MAGIC[..], &[0xff; 8]].concat()).is_err());
     }
 
-    /// Of all rosters of up to eight clients, of which honest ones join one and corrupt ones both.
+    /// For all rosters of up to eight clients: honest clients join one of two, corrupt clients join both.
     #[test]
     fn no_two_rosters_of_one_maker_are_both_joined_by_enough() {
         for clients in 2..=8_u32 {

@@ -1,8 +1,11 @@
-//! Who takes part: identities by number and name, and what each does. HpkePublicKey; everybody of a round has the same one,
-//! since its digest names the key set and is in all that is signed.
+//! Rosters: the number, name, keys and roles of each party. A roster is public. All parties of a round have the same
+//! one,
+//! since its digest names the key set and is part of everything that is signed.
 //!
-//! It has a digest of the cohort's secret too. Without that, its maker could seal another secret to some parties: these
-//! would decipher memories of the rule of sets to others ([`crate::mac::memory`]), and know no earlier sum.
+//! A roster contains a digest of the cohort's secret. Without it, the roster's maker could encrypt another secret to
+//! some
+//! parties. They would decipher memories of the rule of sets differently ([`crate::mac::memory`]), and would know no
+//! earlier sum.
 
 use super::identity::{self, Identity};
 use super::sealing::{self, HpkePublicKey};
@@ -20,12 +23,12 @@ const ROOT_LEN: usize = 32;
 const SEALED_ROOT: usize = ROOT_LEN + sealing::OVERHEAD;
 const MAX_PARTIES: usize = 1 << 20;
 
-/// What a party does.
+/// The roles of a party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Roles {
     /// Sends updates.
     pub client: bool,
-    /// Holds shares, and answers for a set of clients once a round.
+    /// Holds shares, and answers for one set of clients per round.
     pub member: bool,
     /// Opens aggregates.
     pub reader: bool,
@@ -42,19 +45,19 @@ impl Roles {
     }
 }
 
-/// One party as the others see it.
+/// The public entry of one party.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RosterEntry {
     pub id: ClientId,
     pub name: String,
     pub roles: Roles,
-    /// The Ed25519 half of `signing`, which names the party.
+    /// The Ed25519 half of `signing`. It names the party.
     pub verify: [u8; VERIFY_LEN],
-    /// What its signatures are checked with.
+    /// The party's verification keys.
     pub signing: Vec<u8>,
-    /// Checked where it is used: a roster of thousands is read for a few of them.
+    /// Checked only when it is used: a roster may have thousands of parties, of which few are needed.
     sealing: Vec<u8>,
-    /// The cohort's secret for tags, sealed to this party.
+    /// The cohort's secret for tags, encrypted to this party.
     root: Vec<u8>,
 }
 
@@ -63,31 +66,31 @@ impl RosterEntry {
         HpkePublicKey::parse(&self.sealing)
     }
 
-    /// The bytes of the key that is sealed to.
+    /// The bytes of the party's HPKE public key.
     #[must_use]
     pub fn sealed_to(&self) -> &[u8] {
         &self.sealing
     }
 
-    /// As [`Identity::fingerprint`].
+    /// The same fingerprint as [`Identity::fingerprint`].
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         identity::fingerprint(&self.signing, &self.sealing)
     }
 }
-/// What a party says of itself, to whoever makes the roster.
+/// A party's own statement of its name and keys, for the maker of a roster.
 #[derive(Debug, Clone)]
 pub struct Card {
     pub id: ClientId,
     pub name: String,
     pub roles: Roles,
-    /// As [`Identity::verify_keys`].
+    /// The same bytes as [`Identity::verify_keys`].
     pub signing: Vec<u8>,
     pub sealing: Vec<u8>,
 }
 
 impl Card {
-    /// Whether these are keys of an identity, before anybody keeps them.
+    /// Fails unless these are public keys of an identity. For use before the keys are stored.
     pub fn check(signing: &[u8], sealing: &[u8]) -> Result<()> {
         HpkePublicKey::parse(sealing)?;
         if hybrid::is_key(signing) {
@@ -121,7 +124,7 @@ fn cut(error: Error) -> Error {
     invalid(format!("it is damaged: {error}"))
 }
 
-/// The last bytes of a key to check signatures with.
+/// The last bytes of the verification keys: the Ed25519 key.
 fn curve_half(signing: &[u8]) -> [u8; VERIFY_LEN] {
     signing.last_chunk().copied().unwrap_or_default()
 }
@@ -130,14 +133,15 @@ fn root_info(id: ClientId) -> Vec<u8> {
     [b"fedcipher oneshot v1 root".as_slice(), &id.to_le_bytes()].concat()
 }
 
-/// Hides `root`, which has 256 bits of a random generator.
+/// A digest that hides `root`, which has 256 random bits.
 fn root_digest(root: &[u8; ROOT_LEN]) -> [u8; 32] {
     sha256(&[b"fedcipher oneshot v2 digest of the root", root])
 }
 
 impl Roster {
-    /// From what the parties say of themselves. Draws the cohort's secret for tags and seals it to each: it opens no
-    /// update, but whoever makes the roster could forge aggregates with it. Not to be made by the server.
+    /// Makes a roster from the parties' cards. Draws the cohort's secret for tags and encrypts it to each party. The
+    /// secret opens no update, but the roster's maker could forge aggregates with it. The server must not make the
+    /// roster.
     pub fn new(mut cards: Vec<Card>) -> Result<Self> {
         cards.sort_by_key(|card| card.id);
         let root = random_bytes::<ROOT_LEN>()?;
@@ -172,7 +176,7 @@ impl Roster {
         Ok(roster)
     }
 
-    /// The roster that `r` begins with.
+    /// Reads a roster from the front of `r`.
     pub fn read(r: &mut Reader<'_>) -> Result<Self> {
         let whole = r.clone().rest();
         if r.array::<8>().map_err(cut)? != MAGIC {
@@ -217,7 +221,8 @@ impl Roster {
             if !names.insert(party.name.as_str()) {
                 return Err(invalid(format!("two parties are called {:?}; give one another name", party.name)));
             }
-            // Of either half of what signs: whoever breaks one must not be two parties by the other.
+            // Both halves of the verification keys must be unique. Otherwise an attacker who breaks one signature
+            // scheme could pose as two parties.
             let lattice = sha256(&[&party.signing[..hybrid::VERIFY_LEN - VERIFY_LEN]]);
             if ![party.verify, lattice, sha256(&[&party.sealing])].into_iter().all(|key| keys.insert(key)) {
                 return Err(invalid(format!("{:?} has the keys of another party", party.name)));
@@ -231,7 +236,8 @@ impl Roster {
         &self.bytes
     }
 
-    /// What names it in signatures: with the scheme's parameters and the epoch, so that these are agreed on too.
+    /// The roster's name in signatures. It includes the scheme's parameters and the epoch, so that parties agree on
+    /// these too.
     #[must_use]
     pub fn digest(&self, params: [u8; 16], epoch: Epoch) -> [u8; 32] {
         sha256(&[b"fedcipher oneshot v1 roster", &params, &epoch.to_le_bytes(), &self.bytes])
@@ -241,7 +247,7 @@ impl Roster {
         self.parties.iter()
     }
 
-    /// The party of this number.
+    /// The party with this number.
     #[must_use]
     pub fn get(&self, id: ClientId) -> Option<&RosterEntry> {
         self.parties.binary_search_by_key(&id, |party| party.id).ok().map(|at| &self.parties[at])
@@ -256,13 +262,13 @@ impl Roster {
         self.parties.iter().filter(|party| party.roles.reader)
     }
 
-    /// Those that send updates.
+    /// The clients that send updates.
     #[must_use]
     pub fn cohort(&self) -> Cohort {
         self.parties.iter().filter(|party| party.roles.client).map(|party| (party.id, party.verify)).collect()
     }
 
-    /// The number of the party of `identity`, and the cohort's secret as it was sealed to this party.
+    /// The number of the party `identity`, and the cohort's secret, decrypted by this party.
     pub fn join(&self, identity: &Identity) -> Result<(ClientId, Zeroizing<[u8; ROOT_LEN]>)> {
         let own = identity.verify_keys();
         let party =

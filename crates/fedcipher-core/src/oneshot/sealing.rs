@@ -1,4 +1,4 @@
-//! Bytes for one party's eyes: HPKE's base mode with X-Wing (X25519 and ML-KEM-768, draft-connolly-cfrg-xwing-kem-10),
+//! Encryption to one party: HPKE's base mode with X-Wing (X25519 and ML-KEM-768, draft-connolly-cfrg-xwing-kem-10),
 //! SHAKE256 (draft-ietf-hpke-pq-04) and AES-256-GCM.
 
 use crate::prf::{Draws, Stream};
@@ -13,12 +13,12 @@ use zeroize::Zeroizing;
 pub const PUBLIC_LEN: usize = 1216;
 /// Bytes of a secret key.
 pub const SECRET_LEN: usize = 32;
-/// Bytes of an encapsulated key, which precede what is sealed.
+/// Bytes of an encapsulated key, which precede the ciphertext.
 pub const ENCAPPED_LEN: usize = 1120;
-/// Bytes of a secret that an encapsulation gives both sides.
+/// Bytes of the secret that an encapsulation gives both sides.
 pub const EXPORT_LEN: usize = 32;
 const EXPORT: &[u8] = b"fedcipher oneshot v1 share";
-/// Bytes by which sealing makes longer.
+/// Bytes that encryption adds to a message.
 pub const OVERHEAD: usize = ENCAPPED_LEN + 16;
 
 /// A fresh pair of keys, both as bytes: (secret, public).
@@ -27,7 +27,7 @@ pub fn generate() -> Result<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     Ok((Zeroizing::new(secret.to_bytes().to_vec()), public.to_bytes().to_vec()))
 }
 
-/// Somebody else's public key.
+/// Another party's public key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HpkePublicKey(<XWing as Kem>::PublicKey);
 
@@ -43,7 +43,7 @@ impl HpkePublicKey {
         <XWing as Kem>::PublicKey::from_bytes(bytes).map(HpkePublicKey).map_err(failed)
     }
 
-    /// `bytes` for the holder of this key, in the context of `info` only.
+    /// Encrypts `bytes` to the holder of this key, in the context `info` only.
     pub fn hpke_seal(&self, info: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
         let failed = |e| Error::Key { reason: format!("sealing failed: {e}") };
         let mut draws = Draws(Stream::from_os()?);
@@ -59,7 +59,7 @@ impl HpkePublicKey {
         Ok([encapped.to_bytes().as_slice(), &sealed].concat())
     }
 
-    /// A fresh secret in the context of `info`, and what gives it to the holder of this key.
+    /// A fresh secret in the context `info`, and the encapsulation that gives it to the holder of this key.
     pub fn encapsulate(&self, info: &[u8]) -> Result<(Vec<u8>, Zeroizing<[u8; EXPORT_LEN]>)> {
         let failed = |e| Error::Key { reason: format!("sealing failed: {e}") };
         let mut draws = Draws(Stream::from_os()?);
@@ -72,7 +72,7 @@ impl HpkePublicKey {
     }
 }
 
-/// One's own secret key.
+/// A party's own secret key.
 #[derive(Clone)]
 pub struct HpkeSecretKey(<XWing as Kem>::PrivateKey);
 
@@ -93,7 +93,7 @@ impl HpkeSecretKey {
         XWing::sk_to_pk(&self.0).to_bytes().to_vec()
     }
 
-    /// What [`HpkePublicKey::hpke_seal`] made in this context; none for anything else.
+    /// Decrypts bytes from [`HpkePublicKey::hpke_seal`] in the same context; `None` for anything else.
     #[must_use]
     pub fn open(&self, info: &[u8], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let (encapped, sealed) = sealed.split_at_checked(ENCAPPED_LEN)?;
@@ -103,7 +103,8 @@ impl HpkeSecretKey {
             .map(Zeroizing::new)
     }
 
-    /// What [`HpkePublicKey::encapsulate`] gave in this context; another secret for anything else, or none.
+    /// The secret from [`HpkePublicKey::encapsulate`] in the same context. For any other input, a different secret or
+    /// `None`.
     #[must_use]
     pub fn decapsulate(&self, info: &[u8], encapped: &[u8]) -> Option<Zeroizing<[u8; EXPORT_LEN]>> {
         let encapped = <XWing as Kem>::EncappedKey::from_bytes(encapped).ok()?;
@@ -139,7 +140,7 @@ mod tests {
             assert!(secret.open(b"here", &sealed[..cut]).is_none());
         }
         assert!(HpkePublicKey::parse(&public[1..]).is_err() && HpkeSecretKey::parse(b"short").is_err());
-        // A lattice part that is no public key, as whoever wants a panic would send it.
+        // An invalid lattice part, as an attacker would send it to cause a panic.
         assert!(HpkePublicKey::parse(&[0xff; PUBLIC_LEN]).is_err());
     }
 }
