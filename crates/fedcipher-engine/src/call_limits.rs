@@ -1,5 +1,5 @@
-//! What every call of a service is under: its connection is at work while it lasts, and a request that is one message
-//! has a time and a size.
+//! The limits of every call. A call's connection counts as active while the call lasts. A request that is one message
+//! has a limit of time and of size.
 
 use crate::error::Error;
 use crate::listen::Peer;
@@ -16,13 +16,13 @@ use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-/// Calls whose requests are streams: what reads those limits them.
+/// Calls whose requests are streams. The readers of the streams limit them.
 const STREAMED: [&str; 4] = ["Encrypt", "Decrypt", "ImportState", "Answer"];
 
 /// Puts the limits around a service.
 #[derive(Debug, Clone)]
 pub struct CallLimits {
-    /// For a whole request that is one message.
+    /// The time limit of a whole request that is one message.
     pub request: Duration,
 }
 
@@ -56,7 +56,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let path = request.uri().path();
-        // Who only watches the health of a service, which takes no role, is not at work.
+        // A health check takes no role, so it does not make the connection active.
         let peer = request.extensions().get::<Peer>();
         let work = peer.map(Peer::call).filter(|_| path.starts_with("/fedcipher."));
         let method = path.rsplit('/').next().unwrap_or_default();
@@ -75,7 +75,7 @@ where
 struct SingleRequest {
     body: Body,
     left: usize,
-    /// From the first look on: who is asked looks at once.
+    /// The deadline. It starts with the first poll, which follows the call at once.
     until: Option<Pin<Box<Sleep>>>,
     seconds: Duration,
 }
@@ -111,7 +111,7 @@ impl http_body::Body for SingleRequest {
     }
 }
 
-/// The body of an answer; the call is over when it is.
+/// The body of an answer. The call ends when this is dropped.
 struct CountedAnswer {
     body: Body,
     _under_way: Option<connection_limiter::Work>,

@@ -1,4 +1,5 @@
-//! Who a certificate names, and making them: one authority, short names, roles in a URI.
+//! Certificates: the parties that they name, and their creation. There is one authority, names are short, and the role
+//! is in a URI.
 
 use crate::text::quoted;
 use crate::{Error, Result};
@@ -12,26 +13,26 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 const SCHEME: &str = "urn:fedcipher:";
-/// In a host's certificate, in the place of a role: a device that it may use.
+/// The URI type of a device that a host may use. It stands where other certificates have a role.
 const USES: &str = "uses";
-/// Most devices of one host: TLS takes certificates of at most 64 KiB.
+/// The largest number of devices of one host: TLS limits certificates to 64 KiB.
 pub const MAX_DEVICES: usize = 256;
-/// A clock may be behind the authority's by this much.
+/// The time by which a party's clock may lag behind the authority's.
 const BACKDATE: Duration = Duration::hours(1);
 const CA_DAYS: i64 = 3650;
-/// A certificate's longest life.
+/// The longest validity of a certificate.
 const MAX_DAYS: i64 = 36_500;
-/// Years in which a certificate may begin: the format has no others at hand that every reader takes.
+/// The years in which a certificate may begin: all readers accept these.
 const YEARS: std::ops::RangeInclusive<i32> = 1970..=9000;
 
-/// What a party may do.
+/// The role of a party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Role {
     /// An engine: receives its own key of each epoch.
     Device,
     /// A training host: may use the devices that its certificate names, on engines that list it.
     Host,
-    /// The aggregator: receives public keys, settles epochs.
+    /// The aggregator: receives public keys, finishes epochs.
     Server,
     /// The authority's own service.
     Authority,
@@ -48,7 +49,7 @@ impl Role {
         }
     }
 
-    /// Whether anybody connects to it.
+    /// Whether other parties connect to this one.
     #[must_use]
     pub fn is_reached(self) -> bool {
         matches!(self, Role::Device | Role::Authority)
@@ -62,12 +63,12 @@ impl Role {
     }
 }
 
-/// A certificate's holder.
+/// The holder of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     pub role: Role,
     pub name: String,
-    /// Of a host: the devices that it may use.
+    /// The devices that a host may use.
     pub devices: BTreeSet<String>,
 }
 
@@ -78,7 +79,7 @@ impl Subject {
         Subject { role, name: name.to_owned(), devices: BTreeSet::new() }
     }
 
-    /// A host names the devices that it may use, nobody else names any.
+    /// Fails if a host names no devices or too many, or if another party names any.
     fn check(&self) -> Result<()> {
         check_name(&self.name)?;
         self.devices.iter().try_for_each(|device| check_name(device))?;
@@ -112,7 +113,7 @@ pub fn check_name(name: &str) -> Result<()> {
     Err(Error::Configuration(format!("{name:?} is no name: 1 to 64 letters, digits, dots, dashes, underscores")))
 }
 
-/// Who a verified certificate names.
+/// The holder of a verified certificate.
 pub fn subject(der: &[u8]) -> Result<Subject> {
     let bad = |reason: &str| Error::Access(format!("the certificate {reason}; use one made by fedcipher-authority"));
     let (_, certificate) = X509Certificate::from_der(der).map_err(|e| bad(&format!("cannot be read ({e})")))?;
@@ -136,7 +137,7 @@ pub fn subject(der: &[u8]) -> Result<Subject> {
     Ok(subject)
 }
 
-/// Who a PEM certificate names.
+/// The holder of a PEM certificate.
 pub fn subject_of_pem(pem: &[u8]) -> Result<Subject> {
     let (_, pem) =
         x509_parser::pem::parse_x509_pem(pem).map_err(|e| Error::Access(format!("the certificate is no PEM ({e})")))?;
@@ -153,12 +154,12 @@ pub struct Root {
     pub key: String,
 }
 
-/// How long a certificate holds, and under which names its service is reached.
+/// The validity of a certificate, and the names under which its service is reached.
 #[derive(Debug, Clone)]
 pub struct Terms {
     pub from: OffsetDateTime,
     pub days: i64,
-    /// DNS names and addresses.
+    /// The DNS names and addresses of the service.
     pub reached_as: Vec<String>,
 }
 
@@ -169,7 +170,7 @@ impl Terms {
     }
 }
 
-/// What a certificate for `names` does not serve, in words; none where it names more than its own machine.
+/// A note about the peers that a certificate for `names` does not serve; `None` if it names more than its own machine.
 #[must_use]
 pub fn only_local(names: &[String]) -> Option<String> {
     let local = |name: &String| name == "localhost" || name.parse::<IpAddr>().is_ok_and(|a| a.is_loopback());
@@ -200,7 +201,7 @@ impl Root {
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
-    /// A certificate for the key of a request; all else the request says is ignored.
+    /// A certificate for the key of a request. Everything else in the request is ignored.
     pub fn sign(&self, request: &str, subject: &Subject, terms: &Terms) -> Result<String> {
         let request = CertificateSigningRequestParams::from_pem(request).map_err(failed)?;
         let certificate = leaf(subject, terms)?.signed_by(&request.public_key, &self.issuer()?).map_err(failed)?;
@@ -208,7 +209,7 @@ impl Root {
     }
 }
 
-/// A new key and a request for a certificate over it, PEM: the key never leaves the device.
+/// A new key and a certificate request for it, PEM. The key never leaves the device.
 pub fn request(name: &str) -> Result<(String, String)> {
     check_name(name)?;
     let key = KeyPair::generate().map_err(failed)?;
@@ -228,7 +229,7 @@ fn root_params() -> Result<CertificateParams> {
     Ok(params)
 }
 
-/// What a certificate may say, checked before there is one: dates out of range end in a panic elsewhere.
+/// Checks the terms of a certificate. Dates out of range would cause a panic elsewhere.
 fn check_terms(terms: &Terms) -> Result<()> {
     if !(1..=MAX_DAYS).contains(&terms.days) {
         return Err(Error::Configuration(format!("--days {}: give 1 to {MAX_DAYS}", terms.days)));
@@ -240,7 +241,7 @@ fn check_terms(terms: &Terms) -> Result<()> {
     check_reached_as(&terms.reached_as)
 }
 
-/// Names that somebody can connect to.
+/// Checks names that other parties can connect to.
 fn check_reached_as(names: &[String]) -> Result<()> {
     let known = |name: &&String| name.parse::<IpAddr>().is_ok() || is_host(name);
     match names.iter().find(|name| !known(name)) {
@@ -252,7 +253,8 @@ fn check_reached_as(names: &[String]) -> Result<()> {
     }
 }
 
-/// Whether it is a DNS name (RFC 1123, with underscores) of one machine: a certificate for `*.x` passes for all of x.
+/// Whether `name` is a DNS name (RFC 1123, with underscores) of one machine. A certificate for `*.x` would be valid for
+/// all of x.
 fn is_host(name: &str) -> bool {
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
     let label = |label: &str| {
@@ -268,7 +270,7 @@ fn uri(what: &str, name: &str) -> Result<SanType> {
 fn leaf(subject: &Subject, terms: &Terms) -> Result<CertificateParams> {
     subject.check()?;
     check_terms(terms)?;
-    // Whom nobody connects to can pass for nobody who is connected to, under whatever name.
+    // A party that accepts no connections gets no names, so its certificate cannot impersonate a service.
     let names = if subject.role.is_reached() { terms.reached_as.clone() } else { Vec::new() };
     let mut params = CertificateParams::new(names).map_err(failed)?;
     params.subject_alt_names.push(uri(subject.role.name(), &subject.name)?);
@@ -348,7 +350,7 @@ mod tests {
         }
     }
 
-    /// A certificate of the authority's key that says what `leaf` would not.
+    /// A certificate signed by the authority's key with content that `leaf` would not write.
     #[test]
     fn attack_24_a_certificate_that_names_a_host_without_devices_or_two_parties_is_refused() {
         let root = Root::generate().unwrap();

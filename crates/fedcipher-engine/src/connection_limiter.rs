@@ -1,9 +1,12 @@
-//! How many connections a service holds and how long one may say nothing: what strangers could use up.
+//! Limits the number of connections of a service, and their time without a call. Strangers could otherwise exhaust
+//! both.
 //!
-//! A connection is *greeted* when its first call has arrived: TLS, HTTP/2 and the call's headers are through.
-//! Until then it has [`FIRST_CALL_LIMIT`]. After that HTTP/2's own pings ([`crate::listen::server`]) end it when its peer is
-//! gone. One with no call under way makes room for a newer one when its peer or the service has too many: a peer that
-//! has called once, and been refused, answers pings for ever.
+//! A connection must make its first call within [`FIRST_CALL_LIMIT`]: TLS, HTTP/2 and the call's headers must have
+//! arrived.
+//! After that, HTTP/2's own pings ([`crate::listen::server`]) end it when its peer is gone. At the connection limit, of
+//! the
+//! peer or of the service, the oldest idle connection is closed. Answers to pings do not count as activity, because a
+//! rejected peer could send them for any length of time.
 
 use crate::ring::SharedMemoryRing;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -22,17 +25,17 @@ use tokio::time::Sleep;
 
 /// Longest time from a connection's beginning to its first call.
 pub const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Most connections where descriptors would allow more.
+/// The largest number of connections, even if descriptors would allow more.
 const MAX_CONNECTIONS: usize = 4096;
-/// Descriptors for all that is not a connection: the store, ledgers, the listener.
+/// Descriptors kept for other uses: the store, ledgers, the listener.
 const RESERVE: usize = 128;
-/// A connection over a Unix socket may bring a ring.
+/// Descriptors per connection: one over a Unix socket may bring a ring.
 const DESCRIPTORS: usize = 2;
 
-/// Whose connections are counted together.
+/// The origin by which connections are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// An address; of IPv6 its /64, since whoever has one address has the others.
+    /// An address. For IPv6 its /64, because a peer with one address usually has all of them.
     Address(IpAddr),
     /// A user of this machine.
     User(u32),
@@ -57,7 +60,7 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// What to do about a connection that has ended without a call; it must not block.
+/// Called for a connection that was rejected or ended without a call. It must not block.
 pub type OnRejected = Box<dyn Fn(Origin, &'static str) + Send + Sync>;
 
 /// The open connections of one service.
@@ -69,7 +72,7 @@ pub struct ConnectionLimiter {
 #[derive(Default)]
 struct Open {
     next: u64,
-    /// By age.
+    /// The connections, oldest first.
     all: BTreeMap<u64, Entry>,
     of: BTreeMap<Origin, usize>,
 }
@@ -77,7 +80,7 @@ struct Open {
 struct Entry {
     origin: Origin,
     has_called: bool,
-    /// Calls under way.
+    /// The number of active calls.
     calls: usize,
     close: oneshot::Sender<()>,
 }
@@ -94,8 +97,8 @@ impl Open {
         Some(entry)
     }
 
-    /// Ends the oldest connection, of `origin` if one is named, that has made no call; else the oldest that has none
-    /// under way.
+    /// Closes the oldest connection that has made no call; if there is none, the oldest without an active call. If
+    /// `origin` is given, only its connections are considered.
     fn make_room(&mut self, origin: Option<Origin>) -> bool {
         let idle = || self.all.iter().filter(|(_, e)| e.calls == 0 && origin.is_none_or(|origin| origin == e.origin));
         let oldest = idle().find(|(_, e)| !e.has_called).or_else(|| idle().next()).map(|(id, _)| *id);
@@ -103,18 +106,18 @@ impl Open {
     }
 }
 
-/// Most connections that the limit of descriptors leaves room for.
+/// The largest number of connections within the limit of descriptors.
 fn most() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
     (descriptors.saturating_sub(RESERVE.min(descriptors / 2)) / DESCRIPTORS).min(MAX_CONNECTIONS)
 }
 
 impl ConnectionLimiter {
-    /// Raises the process's limit of descriptors as far as it may.
+    /// Raises the process's limit of descriptors as far as permitted.
     #[must_use]
     pub fn new(on_rejected: OnRejected) -> Arc<Self> {
         let limit = getrlimit(Resource::Nofile);
-        // Where it may not, fewer connections fit.
+        // If the limit cannot be raised, fewer connections fit.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
         Arc::new(ConnectionLimiter { open: Mutex::default(), on_rejected })
     }
@@ -123,14 +126,14 @@ impl ConnectionLimiter {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection; none if everybody who could make room for it is at work.
+    /// Admits a new connection; `None` if the limit is reached and no connection can be closed for it.
     #[must_use]
     pub fn admit(self: &Arc<Self>, origin: Origin) -> Option<Pass> {
-        // Looked up each time: the limit of a running process can be changed.
+        // Read each time: the limit of a running process can be changed.
         let most = most();
         let mut open = self.open();
         let own = open.of.get(&origin).copied().unwrap_or(0);
-        // One peer has half of the places at most.
+        // One peer may have at most half of the connections.
         let room =
             (own < most.div_ceil(2) || open.make_room(Some(origin))) && (open.all.len() < most || open.make_room(None));
         if !room {
@@ -148,7 +151,7 @@ impl ConnectionLimiter {
         Some(Pass { origin, tracker, closed, until: Some(Box::pin(tokio::time::sleep(FIRST_CALL_LIMIT))), fault: None })
     }
 
-    /// For when descriptors have run out all the same.
+    /// Closes a quarter of the connections. For use when descriptors have run out in spite of the limit.
     pub fn make_room(&self) {
         let mut open = self.open();
         for _ in 0..open.all.len().div_ceil(4) {
@@ -157,7 +160,7 @@ impl ConnectionLimiter {
     }
 }
 
-/// Tells the limiter of a connection's calls.
+/// Counts the calls of a connection for the limiter.
 #[derive(Clone)]
 pub struct CallTracker {
     limiter: Arc<ConnectionLimiter>,
@@ -172,7 +175,7 @@ impl std::fmt::Debug for CallTracker {
 }
 
 impl CallTracker {
-    /// A call has arrived; it is under way until what this returns is dropped.
+    /// Counts a call. It is active until the result is dropped.
     #[must_use]
     pub fn call(&self) -> Work {
         self.done.store(true, Ordering::Relaxed);
@@ -184,7 +187,7 @@ impl CallTracker {
     }
 }
 
-/// A call under way.
+/// An active call.
 #[derive(Debug)]
 pub struct Work(CallTracker);
 
@@ -196,7 +199,7 @@ impl Drop for Work {
     }
 }
 
-/// One connection's place, given back when it is dropped.
+/// The permit of one connection. It is returned when dropped.
 pub struct Pass {
     origin: Origin,
     tracker: CallTracker,
@@ -216,7 +219,7 @@ impl Pass {
         self.origin
     }
 
-    /// An error once the connection has to end.
+    /// Fails once the connection must end.
     fn poll(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
         if Pin::new(&mut self.closed).poll(cx).is_ready() {
             self.fault = Some("silent connection, for a newer one");
@@ -233,7 +236,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Until the connection has to end.
+    /// Returns once the connection must end.
     pub async fn ended(&mut self) -> Error {
         std::future::poll_fn(|cx| match self.poll(cx) {
             Ok(()) => Poll::Pending,
@@ -255,7 +258,7 @@ impl Drop for Pass {
     }
 }
 
-/// A connection that ends when its pass does.
+/// A connection that ends with its pass.
 pub struct Admitted<S> {
     pub socket: S,
     pub pass: Pass,
@@ -264,7 +267,7 @@ pub struct Admitted<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Admitted<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        // Every connection waits here for its peer, so this is where it learns that its time is over.
+        // Every connection waits here for its peer, so the time limit is checked here.
         self.pass.poll(cx)?;
         Pin::new(&mut self.socket).poll_read(cx, buf)
     }

@@ -1,4 +1,4 @@
-//! The gRPC service of the engine: finds the party, runs the sessions, counts.
+//! The gRPC service of the engine: finds the device's keys, runs the sessions, counts calls.
 
 use crate::error::{Error, Result};
 use crate::keyring::{DeviceKeys, Granted, Keyring};
@@ -23,21 +23,21 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// In place of an epoch: the newest that is held.
+/// In place of an epoch number: the newest epoch held.
 const NEWEST: Epoch = Epoch::new(0);
 
-/// Replies made but not yet taken by the connection.
+/// The number of replies that may be made before the connection takes them.
 const AHEAD: usize = 2;
 
-/// Largest request to a member: thousands of clients, each with its sealed share.
+/// Largest request to a member: thousands of clients, each with its encrypted share.
 const MAX_ANSWERED: usize = 64 << 20;
 
-/// Most prekeys in one call: the largest committee has so many members.
+/// Largest number of prekeys in one call: the size of the largest committee.
 const MAX_PREKEYS: usize = 64;
-/// Largest prekey: a key to seal to and a signature, in a frame.
+/// Largest prekey: a public key and a signature, in a frame.
 const MAX_PREKEY: usize = 8 << 10;
 
-/// Before anything of them is looked into.
+/// Checks number and sizes before any frame is parsed.
 fn check_prekeys(frames: &[Bytes]) -> Result<()> {
     if frames.len() <= MAX_PREKEYS && frames.iter().all(|frame| frame.len() <= MAX_PREKEY) {
         return Ok(());
@@ -49,14 +49,14 @@ fn check_prekeys(frames: &[Bytes]) -> Result<()> {
     )))
 }
 
-/// Where keys come from when one is asked for that is not here.
+/// The source of keys that are requested but not held.
 #[tonic::async_trait]
 pub trait KeySource: Send + Sync {
     /// Asks for the current keys of `device`.
     async fn refresh(&self, device: &str) -> Result<()>;
 }
 
-/// For keys given at the start.
+/// The source of an engine whose keys are all given at the start.
 pub struct NoSource;
 
 #[tonic::async_trait]
@@ -72,18 +72,18 @@ pub struct EngineService {
     pub source: Arc<dyn KeySource>,
     pub hosts: Arc<RevokedHosts>,
     pub metrics: Arc<Metrics>,
-    /// Longest silence of a host in mid-stream.
+    /// Longest silence of a host during a stream.
     pub stall: Duration,
-    /// Largest update that is precomputed: what is made ahead stays in memory.
+    /// Largest update that is precomputed. Precomputed data stay in memory.
     pub ahead_elements: usize,
-    /// What calls hold until the rest of it has come.
+    /// The memory of messages that have not arrived completely.
     pub unfinished: MemoryBudget,
 }
 
 type Replies<T> = Pin<Box<dyn Stream<Item = std::result::Result<T, Status>> + Send>>;
 
 impl EngineService {
-    /// The party of `device` in `epoch`; asks the key source once for what is not here.
+    /// The keys of `device` in `epoch`. If they are not held, the key source is asked once.
     async fn device_keys(&self, device: &Granted, epoch: Epoch) -> Result<Arc<DeviceKeys>> {
         let epoch = Some(epoch).filter(|epoch| *epoch != NEWEST);
         match self.keyring.device_keys(device, epoch) {
@@ -95,7 +95,7 @@ impl EngineService {
         }
     }
 
-    /// The device of that name, for a call that may use it.
+    /// The device with this name, if the call may use it.
     fn device(&self, grant: &Grant, asked: &str) -> Result<Granted> {
         self.keyring.device(&grant.devices, asked)
     }
@@ -143,7 +143,7 @@ impl EngineService {
         session.ring = ring.filter(|_| begin.ring).map(RingSide::new);
         let mut buffer = BytesMut::new();
         let (head_len, head) = session.head(&mut buffer).await?;
-        // The frame says which epoch it is of.
+        // The frame names its epoch.
         let device_keys = self.device_keys(&device, head.header.epoch).await?;
         session.decrypt(&device_keys, &begin, buffer, head_len, head).await
     }
@@ -210,7 +210,7 @@ impl EngineService {
                 }
             }
         }
-        // The frame says which epoch it is of.
+        // The frame names its epoch.
         let device_keys = self.device_keys(&device, wire::parse(&frame)?.header.epoch).await?;
         compute(move || Ok(device_keys.member()?.answer(&frame)?)).await
     }
@@ -244,21 +244,21 @@ impl EngineService {
             if members.is_empty() {
                 named.member()?;
             }
-            // Each is tried, also after one that failed.
+            // Every member is tried, even after a failure.
             let forgotten: Vec<_> = members.iter().map(|member| member.forget()).collect();
             Ok(forgotten.into_iter().collect::<fedcipher_core::Result<()>>()?)
         })
         .await
     }
 
-    /// `work` of a call of one answer, cut off as below, and counted.
+    /// Runs `work` of a call with a single answer, as below, and counts the call.
     async fn counted<T>(&self, call: &'static str, grant: &Grant, work: impl Future<Output = Result<T>>) -> Result<T> {
         let result = self.unless_revoked(grant.host.as_deref(), work).await;
         self.metrics.ended(call, &result);
         result
     }
 
-    /// `work` of a call of `host`, cut off when the authority revokes it.
+    /// Runs `work` of a call of `host`. Cancels it when the authority revokes the host.
     async fn unless_revoked<T>(&self, host: Option<&str>, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -267,7 +267,7 @@ impl EngineService {
         }
     }
 
-    /// Runs `work` for `host` beside the answer's stream; an error is the stream's last item.
+    /// Runs `work` for `host` while its answers are streamed. An error is the stream's last item.
     fn spawn<T: Send + 'static>(
         &self,
         call: &'static str,
@@ -283,7 +283,7 @@ impl EngineService {
             metrics.ended(call, &result);
             if let Err(error) = result {
                 tracing::info!(call, class = error.class(), "{error}");
-                // A host that has gone, or takes nothing more, needs no answer.
+                // If the host is gone or reads no more, the error is dropped.
                 let _ = tokio::time::timeout(service.stall, replies.send(Err(error.into()))).await;
             }
         });

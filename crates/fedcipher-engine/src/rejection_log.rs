@@ -1,14 +1,14 @@
-//! Rejected attempts on their way to the audit log, counted by party, reason and minute: whoever tries all day
-//! fills a few rows, not the disk.
+//! Counts rejected attempts for the audit log, by party, reason and minute. A persistent attacker so fills a few rows,
+//! not the disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Parties told apart in one minute; the others are counted together.
+/// The number of parties that are counted separately in one minute. Further parties are counted together.
 const PARTIES: usize = 64;
 const OTHERS: &str = "others";
 
-/// A row: how often `party` was refused something in `minute`.
+/// A row: the number of rejections of `party` for one reason in `minute`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     pub minute: String,
@@ -20,9 +20,9 @@ pub struct Rejection {
 #[derive(Default)]
 struct Counts {
     minute: String,
-    /// Of this minute: how many of each are not in the store yet.
+    /// Counts of this minute that are not in the store yet, by party and reason.
     known: BTreeMap<(String, String), u64>,
-    /// Of minutes before.
+    /// Rows of earlier minutes.
     past: Vec<Rejection>,
 }
 
@@ -39,7 +39,7 @@ impl Counts {
     }
 }
 
-/// What has been refused and is not in the store yet.
+/// Rejections that are not in the store yet.
 #[derive(Clone, Default)]
 pub struct RejectionLog(Arc<Mutex<Counts>>);
 
@@ -48,7 +48,7 @@ impl RejectionLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one refusal; true if it is the first of its kind in `minute`.
+    /// Counts one rejection. Returns true if it is the first of its kind in `minute`.
     pub fn note(&self, minute: &str, party: String, what: &str) -> bool {
         let mut counts = self.counts();
         if counts.minute != minute {
@@ -64,7 +64,7 @@ impl RejectionLog {
         new
     }
 
-    /// The rows for the store, each count once.
+    /// Removes and returns the rows for the store.
     #[must_use]
     pub fn take(&self) -> Vec<Rejection> {
         self.counts().drain()

@@ -1,9 +1,11 @@
-//! Chunks through a small file in memory that host and engine share over a Unix socket; the gRPC stream
-//! then carries only how long each chunk is.
+//! A ring of chunks in a memory file that host and engine share over a Unix socket. The gRPC stream then carries only
+//! the
+//! length of each chunk.
 //!
-//! Both sides copy with `pread` and `pwrite`: nothing is mapped, so the file counts in no process's own
-//! memory, a host that shrinks or rewrites it can harm only its own values, and there is no unsafe code.
-//! One call at a time uses a connection's ring; chunk `n` of a call lies in place `n % SLOTS`.
+//! Both sides copy with `pread` and `pwrite`. Nothing is mapped: the file does not count as a process's own memory, a
+//! host
+//! that shrinks or rewrites it can damage only its own values, and there is no unsafe code. One call at a time uses a
+//! connection's ring. Chunk `n` of a call lies in slot `n % SLOTS`.
 
 use crate::CHUNK;
 use crate::error::{Error, Result};
@@ -18,21 +20,21 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{Ordering, fence};
 
-/// Chunks on their way, in each direction.
+/// The number of slots in each direction.
 pub const SLOTS: usize = 8;
 const UP: u64 = 0;
 const DOWN: u64 = (SLOTS * CHUNK) as u64;
-/// One byte: how many chunks of this call the host has taken, modulo 256.
+/// Offset of one byte: the number of chunks of this call that the host has taken, modulo 256.
 const TAKEN: u64 = 2 * DOWN;
 const LEN: u64 = TAKEN + 1;
-/// First byte of a connection that brings a ring; HTTP/2 starts with another one.
+/// First byte of a connection that brings a ring. HTTP/2 starts with another byte.
 const HELLO: u8 = b'R';
 
 #[derive(Debug)]
 pub struct SharedMemoryRing(File);
 
 impl SharedMemoryRing {
-    /// One to offer; None on a system that has no such files.
+    /// Makes a ring to offer; `None` on a system without memory files.
     pub fn make() -> std::io::Result<Option<Self>> {
         let fd = rustix::fs::memfd_create("fedcipher-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, LEN)?;
@@ -40,8 +42,8 @@ impl SharedMemoryRing {
         Ok(Some(SharedMemoryRing(File::from(fd))))
     }
 
-    /// A ring that the other side made: of this size, and of this size for ever, since what an engine
-    /// writes into it is memory.
+    /// Accepts a ring from the other side. Its size must be right and sealed, because writing beyond the end would
+    /// allocate memory.
     fn of(fd: OwnedFd) -> Result<Self> {
         let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|has| has.contains(seals()));
         let len = rustix::fs::fstat(&fd).map(|about| about.st_size);
@@ -51,7 +53,7 @@ impl SharedMemoryRing {
         Ok(SharedMemoryRing(File::from(fd)))
     }
 
-    /// Hands the ring over, before anything else is said on `socket`.
+    /// Sends the ring, before any other data on `socket`.
     pub fn offer(&self, socket: impl AsFd) -> std::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -61,7 +63,7 @@ impl SharedMemoryRing {
         Ok(())
     }
 
-    /// What a connection begins with: a ring, or none and HTTP/2. `WouldBlock` before its first byte.
+    /// Reads the start of a connection: a ring, or `None` for HTTP/2. Fails with `WouldBlock` before the first byte.
     pub fn greeting(socket: impl AsFd) -> std::io::Result<Option<Result<Self>>> {
         let mut first = [0u8];
         rustix::net::recv(socket.as_fd(), &mut first, RecvFlags::PEEK)?;
@@ -83,21 +85,21 @@ impl SharedMemoryRing {
         base + chunk % SLOTS as u64 * CHUNK as u64
     }
 
-    /// Host: part of chunk `chunk`, `at` bytes into it.
+    /// Host: writes a part of chunk `chunk`, at offset `at`.
     pub fn write_part(&self, chunk: u64, at: usize, bytes: &[u8]) -> Result<()> {
         self.0.write_all_at(bytes, Self::offset(UP, chunk) + at as u64).map_err(|e| lost(&e))
     }
 
-    /// Engine: chunk `chunk` of the host, into private memory.
+    /// Engine: copies chunk `chunk` of the host to private memory.
     pub fn read_slot(&self, chunk: u64, bytes: &mut [u8]) -> Result<()> {
         self.0.read_exact_at(bytes, Self::offset(UP, chunk)).map_err(|e| lost(&e))
     }
 
-    /// Engine: whether the host has taken enough that chunk `chunk` has a place.
+    /// Engine: whether the host has taken enough chunks that chunk `chunk` has a free slot.
     pub fn slot_is_free(&self, chunk: u64) -> bool {
         let mut taken = [0u8];
         let read = self.0.read_exact_at(&mut taken, TAKEN);
-        // What the host read before it said so is not overwritten before it was read.
+        // Pairs with the release in `taken`: a slot is overwritten only after the host has read it.
         fence(Ordering::Acquire);
         #[expect(clippy::cast_possible_truncation, reason = "counted modulo 256 on both sides")]
         let ahead = (chunk as u8).wrapping_sub(taken[0]);
@@ -108,13 +110,13 @@ impl SharedMemoryRing {
         self.0.write_all_at(bytes, Self::offset(DOWN, chunk)).map_err(|e| lost(&e))
     }
 
-    /// Host: chunk `chunk` of the engine, whose place is then free.
+    /// Host: reads chunk `chunk` of the engine, and frees its slot.
     pub fn read_reply_slot(&self, chunk: u64, bytes: &mut [u8]) -> Result<()> {
         self.0.read_exact_at(bytes, Self::offset(DOWN, chunk)).map_err(|e| lost(&e))?;
         self.taken(chunk + 1)
     }
 
-    /// Host: so many chunks of this call have been taken; 0 before a call.
+    /// Host: sets the number of chunks taken in this call; 0 before a call.
     pub fn taken(&self, chunks: u64) -> Result<()> {
         fence(Ordering::Release);
         #[expect(clippy::cast_possible_truncation, reason = "counted modulo 256 on both sides")]

@@ -1,18 +1,18 @@
-//! A device's key on its way from the authority: HPKE (`fedcipher_core::oneshot::sealing`) to a public key that the engine
-//! makes for one call, with X-Wing (X25519 and ML-KEM-768), so that what is recorded today stays closed to a later
-//! quantum computer, as the ring-LWE schemes are.
+//! Encryption of a device's key on its way from the authority: HPKE (`fedcipher_core::oneshot::sealing`) with X-Wing
+//! (X25519 and ML-KEM-768), to a public key that the engine makes for one call. Recorded traffic stays secret from a
+//! later quantum computer, as with the ring-LWE schemes.
 
 use crate::{Error, Result};
 use fedcipher_core::Epoch;
 use fedcipher_core::oneshot::sealing::{self, ENCAPPED_LEN, HpkePublicKey, HpkeSecretKey};
 use zeroize::Zeroizing;
 
-/// Binds a sealed key to its purpose.
+/// The context of an encrypted key: its purpose, device and epoch.
 fn info(device: &str, epoch: Epoch) -> Vec<u8> {
     format!("fedcipher v1 key|{epoch}|{device}").into_bytes()
 }
 
-/// The engine's side, for one call.
+/// The engine's key pair for one call.
 pub struct Recipient {
     secret: HpkeSecretKey,
     public: Vec<u8>,
@@ -24,7 +24,7 @@ impl Recipient {
         Ok(Recipient { secret: HpkeSecretKey::parse(&secret)?, public })
     }
 
-    /// To send to the authority.
+    /// The public key for the authority.
     #[must_use]
     pub fn public(&self) -> Vec<u8> {
         self.public.clone()
@@ -38,13 +38,13 @@ impl Recipient {
     }
 }
 
-/// Refuses what nothing can be sealed to.
+/// Fails if `public` is not a valid public key.
 pub fn check(public: &[u8]) -> Result<()> {
     let failed = |e| Error::Protocol(format!("cannot seal to the engine's public key: {e}"));
     HpkePublicKey::parse(public).map(|_| ()).map_err(failed)
 }
 
-/// The authority's side: (encapsulated key, sealed bytes).
+/// Encrypts a key at the authority: (encapsulated key, ciphertext).
 pub fn seal_key(public: &[u8], device: &str, epoch: Epoch, key: &[u8]) -> Result<(Vec<u8>, Vec<u8>)> {
     let failed = |e| Error::Protocol(format!("cannot seal to the engine's public key: {e}"));
     let mut encapped =

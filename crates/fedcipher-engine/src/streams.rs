@@ -1,6 +1,6 @@
-//! The two sessions: values in and ciphertext out, ciphertext in and values out, a few pieces at a time.
+//! The streaming calls: values in and ciphertext out, or ciphertext in and values out, a few pieces at a time.
 //!
-//! Backpressure is the connection's: a session reads no more while its reader does not take what it made.
+//! The connection provides backpressure: a session reads nothing while its reader does not take the output.
 
 use crate::error::{Error, Result};
 use crate::keyring::DeviceKeys;
@@ -27,10 +27,10 @@ use tonic::Status;
 /// Largest head of an aggregate: a million contributions and a layout of some thousand tensors.
 const MAX_HEAD: usize = 64 << 20;
 
-/// A part of an update or an aggregate, on its way from the host.
+/// A part of an update or an aggregate from the host.
 pub enum Chunk {
     Bytes(Bytes),
-    /// So many bytes in the ring.
+    /// The number of bytes in the ring's next slot.
     Shared(usize),
 }
 
@@ -43,9 +43,9 @@ impl Chunk {
     }
 }
 
-/// A message of the host.
+/// A message from the host.
 pub trait ChunkMessage {
-    /// The chunk it carries, if it is not another part.
+    /// The message's chunk; `None` for another part.
     fn chunk(self) -> Option<Chunk>;
 }
 
@@ -90,14 +90,14 @@ macro_rules! chunk_messages {
 chunk_messages!(EncryptRequest, encrypt_request::Values, EncryptReply, encrypt_reply::Frame);
 chunk_messages!(DecryptRequest, decrypt_request::Frame, DecryptReply, decrypt_reply::Values);
 
-/// The engine's side of a connection's ring, for one call.
+/// The engine's side of a connection's ring during one call.
 pub struct RingSide {
     ring: Arc<SharedMemoryRing>,
-    /// Chunks of the host that have been read.
+    /// The number of the host's chunks that have been read.
     taken: u64,
-    /// The host has not been told of all of them.
+    /// True if the host has not been told of all of them.
     owed: bool,
-    /// Chunks for the host that have been written.
+    /// The number of chunks written for the host.
     sent: u64,
 }
 
@@ -108,10 +108,10 @@ impl RingSide {
     }
 }
 
-/// Between two looks whether a full ring has a place again; the ring holds more than a host takes in that time.
+/// Polling interval while the ring is full. The ring holds more than a host takes in that time.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// One stream's ends.
+/// One streaming call.
 pub struct StreamSession<'a, In, Out> {
     pub requests: &'a mut In,
     pub replies: &'a Sender<std::result::Result<Out, Status>>,
@@ -119,7 +119,7 @@ pub struct StreamSession<'a, In, Out> {
     pub metrics: &'a Metrics,
     /// Longest silence of the host.
     pub stall: Duration,
-    /// This call's share of what all may hold of what has not come whole.
+    /// The memory reserved for this call.
     pub held: Reservation,
 }
 
@@ -129,10 +129,10 @@ where
     Message: ChunkMessage,
     Out: Reply,
 {
-    /// The next message, or none at the end of the stream.
+    /// The next message; `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Message>> {
         if self.ring.as_ref().is_some_and(|ring| ring.owed) {
-            // The host may be waiting for a place.
+            // The host may be waiting for a free slot.
             self.reply(None).await?;
         }
         let began = Instant::now();
@@ -141,7 +141,7 @@ where
         next
     }
 
-    /// The next chunk of what the host sends, `counted` as that; none at the end.
+    /// The next chunk from the host, counted in the metrics as `counted`; `None` at the end.
     async fn chunk(&mut self, counted: &str) -> Result<Option<Chunk>> {
         let Some(message) = self.next().await? else { return Ok(None) };
         let chunk = message.chunk().ok_or_else(|| Error::Protocol("data comes after one begin".into()))?;
@@ -152,7 +152,7 @@ where
         Ok(Some(chunk))
     }
 
-    /// `chunk`'s bytes into `place`, of its length.
+    /// Copies a chunk to `place`, which has its length.
     fn copy_chunk(&mut self, chunk: &Chunk, place: &mut [u8]) -> Result<()> {
         match (chunk, &mut self.ring) {
             (Chunk::Shared(_), Some(end)) => {
@@ -170,7 +170,7 @@ where
         self.reply(Some(part)).await
     }
 
-    /// Sends bytes through the ring if there is one, else in messages.
+    /// Sends bytes through the ring if there is one, otherwise in messages.
     async fn send_bytes(&mut self, bytes: &[u8], counted: &str) -> Result<()> {
         self.metrics.moved(counted, bytes.len());
         let most = self.ring.as_ref().map_or(MESSAGE, |_| CHUNK);
@@ -190,7 +190,7 @@ where
         Ok(())
     }
 
-    /// Waits until the host has taken enough that the ring has a free place.
+    /// Waits for a free slot in the ring.
     async fn wait_for_slot(&self) -> Result<()> {
         let Some(end) = &self.ring else { return Ok(()) };
         let began = Instant::now();
@@ -219,13 +219,13 @@ where
     }
 }
 
-/// Hands `reply` to the connection, which its host must empty.
+/// Sends `reply`. Fails if the host does not read for `stall`.
 pub async fn answer<T>(replies: &Sender<std::result::Result<T, Status>>, reply: T, stall: Duration) -> Result<()> {
     let sent = tokio::time::timeout(stall, replies.send(Ok(reply))).await;
     sent.map_err(|_| stalled(stall))?.map_err(|_| Error::Truncated("the host has gone".into()))
 }
 
-/// The next message of a host's; none at its end.
+/// The next message from a host; `None` at the end of the stream.
 pub async fn next<T>(
     requests: &mut (impl Stream<Item = std::result::Result<T, Status>> + Unpin),
     stall: Duration,
@@ -238,12 +238,12 @@ fn stalled(stall: Duration) -> Error {
     Error::Stalled { seconds: stall.as_secs() }
 }
 
-/// Runs `work` on the threads that encrypt; the event loop goes on meanwhile.
+/// Runs `work` on the encryption threads, while the event loop continues.
 pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (sender, done) = oneshot::channel();
     rayon::spawn(move || {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        // A stream that was dropped meanwhile does not wait.
+        // The receiver is gone if the stream was dropped.
         let _ = sender.send(result.unwrap_or_else(|_| Err(Error::Protocol("the engine failed on this input".into()))));
     });
     done.await.unwrap_or_else(|_| Err(Error::Protocol("the engine is ending".into())))
@@ -259,11 +259,11 @@ impl<In> StreamSession<'_, In, proto::EncryptReply>
 where
     In: Stream<Item = std::result::Result<proto::EncryptRequest, Status>> + Unpin,
 {
-    /// The rest of an Encrypt call after its `begin`.
+    /// Handles an Encrypt call after its `begin`.
     pub async fn encrypt(&mut self, device_keys: &Arc<DeviceKeys>, begin: proto::EncryptBegin) -> Result<()> {
         let job = Arc::new(Job { layout: Layout::decode(&begin.layout)?, device_keys: Arc::clone(device_keys), begin });
         let own = Arc::clone(&job);
-        // The round is on disk before anything of it exists.
+        // The claimed round is on disk before any ciphertext exists.
         let mut encryptor = device_keys.encryptor().await?;
         let begun = compute(move || Ok(encryptor.start(&own.terms())?)).await?;
         let done = match begun {
@@ -275,7 +275,7 @@ where
         self.send(encrypt_reply::Part::Done(done)).await
     }
 
-    /// Appends the next values to `window`; false at the end.
+    /// Appends the next values to `window`; returns false at the end.
     async fn values(&mut self, window: &mut Vec<f32>) -> Result<bool> {
         let Some(chunk) = self.chunk("values_in").await? else { return Ok(false) };
         if chunk.len() % 4 != 0 {
@@ -312,7 +312,7 @@ where
             if used == 0 {
                 continue;
             }
-            // Less than a millisecond: handing it to another thread and waking up again would cost as much.
+            // Done on this thread: it takes less than a millisecond, about as long as waking another thread.
             let part = Update::window(&job.layout, first, &window[..used], rounding.clone())?;
             encrypt_window(&mut frame, &part, &mut out, &mut done)?;
             window.drain(..used);
@@ -327,7 +327,7 @@ where
         Ok(done)
     }
 
-    /// For updates whose every byte depends on all values: sparse ones.
+    /// Encrypts an update in which every byte depends on all values, such as a sparse one.
     async fn encrypt_whole(&mut self, job: Arc<Job>) -> Result<proto::EncryptDone> {
         let elements = job.layout.elements();
         if elements > MAX_MESSAGE / 4 {
@@ -356,7 +356,7 @@ fn too_many(elements: usize) -> Error {
     Error::Protocol(format!("more values than the {elements} of the layout"))
 }
 
-/// What an Encrypt call was asked for.
+/// The parameters of an Encrypt call.
 struct Job {
     layout: Layout,
     device_keys: Arc<DeviceKeys>,
@@ -381,7 +381,7 @@ impl Job {
         Ok(if self.begin.stochastic { Rounding::stochastic()? } else { Rounding::Nearest })
     }
 
-    /// The whole update at once.
+    /// Encrypts the whole update at once.
     fn encrypt(&self, encryptor: &mut Encryptor, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
@@ -406,7 +406,7 @@ impl Job {
     }
 }
 
-/// Appends the ciphertext of `part` to `out`; counts in `done`.
+/// Appends the ciphertext of `part` to `out`, and adds to the counts in `done`.
 fn encrypt_window(
     frame: &mut Encryption,
     part: &Update<'_>,
@@ -428,7 +428,7 @@ impl<In> StreamSession<'_, In, proto::DecryptReply>
 where
     In: Stream<Item = std::result::Result<proto::DecryptRequest, Status>> + Unpin,
 {
-    /// At least `len` bytes in `buffer`.
+    /// Reads until `buffer` has at least `len` bytes.
     async fn fill(&mut self, buffer: &mut BytesMut, len: usize) -> Result<()> {
         while buffer.len() < len {
             let Some(chunk) = self.chunk("frame_in").await? else {
@@ -442,7 +442,7 @@ where
         Ok(())
     }
 
-    /// The head of the aggregate, left at the front of `buffer`: (head bytes, head).
+    /// Reads the aggregate's head, which stays at the front of `buffer`: (head bytes, head).
     pub async fn head(&mut self, buffer: &mut BytesMut) -> Result<(usize, wire::Head)> {
         self.fill(buffer, wire::FIXED_LEN).await?;
         let head_len = wire::head_len(&buffer[..wire::FIXED_LEN])?;
@@ -454,7 +454,7 @@ where
         Ok((head_len, head))
     }
 
-    /// The rest of a Decrypt call after its `begin` and [`Self::head`].
+    /// Handles a Decrypt call after its `begin` and [`Self::head`].
     pub async fn decrypt(
         &mut self,
         device_keys: &Arc<DeviceKeys>,
@@ -510,7 +510,7 @@ where
         self.fill(&mut buffer, Decryption::END).await?;
         self.end().await?;
         let end = buffer.as_ref().try_into().map_err(|_| longer())?;
-        // Its clients are spent for the round, and the set is remembered, before anybody learns whether it opens.
+        // The sum is claimed and the set remembered before the result is known.
         let opened = compute(move || Ok(opening.finish(&end).map_err(unopened)?)).await?;
         let (_, key) = opened.into_parts();
         Ok(proto::DecryptDone { key: key.to_vec().into(), ..proto::DecryptDone::default() })
@@ -554,7 +554,7 @@ where
     }
 }
 
-/// The values of an aggregate that is all there, as bytes.
+/// Decrypts a complete aggregate to bytes.
 fn whole(
     decryptor: &Decryptor,
     frame: &[u8],
@@ -577,7 +577,7 @@ fn longer() -> Error {
     Error::Protocol("more bytes than the aggregate's header announced".into())
 }
 
-/// What a host is told where the cause depends on the plaintext: one refusal, whatever it was.
+/// Maps every failure that depends on the plaintext to one error for the host.
 fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
     match error {
         fedcipher_core::Error::Decrypt { reason } => {
@@ -588,7 +588,7 @@ fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
     }
 }
 
-/// What the host says the aggregate must be.
+/// The properties that the host expects of the aggregate.
 fn expected(begin: &proto::DecryptBegin) -> Expect<'_> {
     let (model, memory) = (begin.model.as_deref(), begin.memory.as_deref());
     Expect { round: begin.round.map(RoundId::new), model, memory, associated_data: &begin.associated_data }

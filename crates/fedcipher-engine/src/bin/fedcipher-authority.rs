@@ -1,4 +1,4 @@
-//! The key authority: enrols devices, makes each epoch's keys, hands every device its own.
+//! The key authority: enrols devices, makes each epoch's keys, and gives every device its own.
 
 use clap::{Parser, Subcommand};
 use fedcipher_engine::authority::{Authority, Enrolled, Forgotten};
@@ -115,13 +115,13 @@ enum Command {
 /// Names of a machine for itself.
 const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 
-/// For calls under way at SIGTERM.
+/// Time for active calls after SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Longest time in which a request comes in.
+/// Longest time in which a request may arrive.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// For processes that read the store while keys end.
+/// Longest wait for processes that read the store while keys end.
 const FORGET: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -140,7 +140,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<ExitCode> {
-    // Keys pass through the memory of all but `status`; those that only enrol go on with a warning.
+    // All commands except `status` have keys in memory. Commands that only enrol continue with a warning.
     match &options.command {
         Command::Status { .. } => {}
         Command::Init { .. } | Command::Enrol { .. } => hardening::harden(true)?,
@@ -184,7 +184,7 @@ fn run(options: Options) -> Result<ExitCode> {
                      upload in a sum with updates of its own. Give each host the device of one client"
                 ))?;
             }
-            // Nobody connects to a host or to the aggregator.
+            // Hosts and the aggregator accept no connections.
             if let Some(note) = certificates::only_local(&terms.reached_as).filter(|_| role == Role::Device) {
                 say(format!("note: {note} (an engine on a Unix socket needs none)"))?;
             }
@@ -213,7 +213,7 @@ fn run(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The keys that have ended leave the store's log, too.
+/// Removes ended keys from the store's log.
 fn forget(store: &Authority) -> Result<()> {
     if store.forget(FORGET)? == Forgotten::LogInUse {
         tracing::warn!(
@@ -224,7 +224,7 @@ fn forget(store: &Authority) -> Result<()> {
     Ok(())
 }
 
-/// All of it is done before anything is said: a reader that is gone keeps no key alive.
+/// All work is done before anything is printed, so that a closed output keeps no key alive.
 fn revoke(store: &mut Authority, name: &str, no_rotate: bool) -> Result<ExitCode> {
     let rotation = !no_rotate && !store.usable()?.is_empty();
     store.revoke(name, rotation)?;
@@ -294,12 +294,12 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| Error::Configuration(format!("signals: {e}")))?;
     let until = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = tokio::signal::ctrl_c() => {} }
-        // Calls are single and short; idle connections of engines do not hold the authority up.
+        // Calls are single and short. Idle connections of engines do not delay the end.
         tokio::time::sleep(GRACE).await;
     };
     let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
     tracing::info!("listening on {address}");
-    // On its headers: who is refused holds nothing.
+    // Checked on the call's headers, so that a rejected caller uses no memory.
     let door_keeper = service.clone();
     let known = move |request: Request<()>| match door_keeper.known(&request) {
         Ok(_) => Ok(request),
@@ -315,16 +315,16 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     result
 }
 
-/// By the age of the epoch in the store: a restart neither skips nor repeats a rotation.
+/// Rotates by the age of the epoch in the store, so that a restart neither skips nor repeats a rotation.
 async fn rotate_on_schedule(service: AuthorityService, every: Duration) {
     let mut tick = tokio::time::interval(every.min(Duration::from_secs(1)));
     loop {
         tick.tick().await;
         let due = service.with(|store| Ok(store.age()?.is_some_and(|age| age >= every)));
         let rotated = due.and_then(|due| if due { service.rotate().map(Some) } else { Ok(None) });
-        // What the rotation has ended leaves the log in `upkeep`.
+        // `upkeep` removes the ended keys from the log.
         match rotated {
-            // As soon as the round under way is settled.
+            // The rotation follows once the current round is complete.
             Ok(None) | Err(Error::EpochInUse { .. }) => {}
             Ok(Some(epoch)) => tracing::info!(epoch = epoch.get(), "rotated on schedule"),
             Err(error) => tracing::warn!(class = error.class(), "rotation: {error}"),

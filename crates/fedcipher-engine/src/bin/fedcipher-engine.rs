@@ -28,7 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
 
-/// Chunks come and go; musl's own allocator would ask the kernel for each.
+/// Used because chunks are allocated and freed often, and musl's own allocator would ask the kernel for each.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -168,8 +168,8 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// The keys in the files at `paths`, which nobody else may use while the result lives. All are read, and those that may
-/// be refused are taken into use, before one is bound to this state folder.
+/// Loads the keys in the files at `paths`. Other processes cannot use them while the result lives. All files are read
+/// and checked before the first key is bound to this state folder.
 fn load_keys(keyring: &Keyring, paths: &[PathBuf]) -> Result<Vec<InUse>> {
     let mut keys = paths.iter().map(|path| readable(path)).collect::<Result<Vec<_>>>()?;
     keys.sort_by_key(|(path, ..)| !key_file::marker(path).is_ok_and(|marker| marker.exists()));
@@ -208,7 +208,7 @@ async fn serve(options: &Serve) -> Result<()> {
         return Err(Error::Configuration("no keys: give --authority and --credentials, or --key-file".into()));
     }
     check_users(options, &names)?;
-    // Before a key file is bound to --state: who is refused here may come back with another.
+    // Checked before a key file is bound to --state, so that a rejected start can be repeated with another key.
     match &options.listen {
         Target::Unix(path) => listen::check(path, socket_group(options)?)?,
         Target::Tls { .. } => {
@@ -216,7 +216,7 @@ async fn serve(options: &Serve) -> Result<()> {
             drop(listen::tcp(&options.listen).await?);
         }
     }
-    // In the log only where it is asked for: there may be very many.
+    // Logged at debug level only, because there may be many.
     let limiter = ConnectionLimiter::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
     let pages = match options.metrics {
         None => None,
@@ -278,7 +278,7 @@ fn accelerators(_options: &Serve, _metrics: &Arc<Metrics>) -> Result<Option<Arc<
     Ok(None)
 }
 
-/// Keys before the first host comes. What more tries cannot mend ends the start.
+/// Fetches keys before the first host connects. An error that retries cannot fix ends the start.
 async fn first_keys(source: &AuthoritySource) -> Result<()> {
     for device in source.devices() {
         match source.refresh(device).await {
@@ -292,7 +292,7 @@ async fn first_keys(source: &AuthoritySource) -> Result<()> {
 /// Follows the authority's epochs.
 async fn follow(source: Arc<AuthoritySource>, every: Duration) {
     let mut tick = tokio::time::interval(every);
-    // After an authority that was away for long: one look, not all that were missed.
+    // After a long absence of the authority: one request, instead of all missed ones.
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
@@ -324,7 +324,7 @@ fn check_users(options: &Serve, names: &[String]) -> Result<()> {
     }
 }
 
-/// Users who are let in must also get at the socket.
+/// Users that --allow-uid admits must also be able to open the socket.
 fn socket_group(options: &Serve) -> Result<Option<Gid>> {
     let own = rustix::process::geteuid().as_raw();
     let others = options.allow_uid.iter().map(|to| to.user).find(|user| *user != 0 && *user != own);
@@ -338,7 +338,7 @@ fn socket_group(options: &Serve) -> Result<Option<Gid>> {
     }
 }
 
-/// Whose certificate a service over TCP shows.
+/// The credentials that a service over TCP shows.
 fn tls_credentials(options: &Serve) -> Result<Credentials> {
     let folder = options.credentials.first().ok_or_else(|| Error::Configuration("TCP needs --credentials".into()))?;
     Ok(Credentials::new(folder))
@@ -413,7 +413,7 @@ impl Drop for SocketFile<'_> {
     }
 }
 
-/// Until no stream is under way: idle connections, which a host keeps open, do not hold the engine up.
+/// Waits until no stream is active. Idle connections, which hosts keep open, do not delay the end.
 async fn drained(metrics: &Metrics, most: Duration) {
     const LOOK: Duration = Duration::from_millis(50);
     let end = tokio::time::Instant::now() + most;
