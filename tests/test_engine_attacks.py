@@ -621,7 +621,7 @@ def test_attack_24_a_host_is_enrolled_for_devices_that_exist_and_shown_with_them
             ([], "give --device NAME for each"),
             (["client-0", "client-9"], "no enrolled device"),
             (["aggregator"], "no enrolled device"),
-            (["a b"], "is no name|no enrolled device"),
+            (["a b"], "is not a valid name|not an enrolled device"),
         ):
             with pytest.raises(errors.EngineError, match=said):
                 run.host("trainer", *devices)

@@ -176,7 +176,7 @@ impl Bounds {
         }
         let fits_bits = (2..bits).rev().find(|b| self.field_bits(*b) <= limit);
         let fits_weight = ((1u128 << limit) - 1) / u128::from(max_level(bits)) / u128::from(self.clients);
-        let cure = match (fits_bits, fits_weight) {
+        let fix = match (fits_bits, fits_weight) {
             (Some(b), w) if w >= 1 => format!("bits={b}, or max_weight={w}, or a modulus of {needed} bits"),
             (Some(b), _) => format!("bits={b}, or a modulus of {needed} bits"),
             (None, w) if w >= 1 => format!("max_weight={w}, or a modulus of {needed} bits"),
@@ -188,7 +188,7 @@ impl Bounds {
             bits,
             needed_bits: needed,
             modulus_bits: limit,
-            cure,
+            fix,
         })
     }
 }

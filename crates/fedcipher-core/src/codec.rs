@@ -405,7 +405,7 @@ impl SumSink for Sums {
     }
 }
 
-/// Turns the sums into weighted means: `(S - W L / 2) * 2 alpha / (L W)`; those of [`WHOLE`] into `(S - W L / 2) * 2
+/// Converts sums to weighted means: `(S - W L / 2) * 2 alpha / (L W)`; for tensors of [`WHOLE`] to `(S - W L / 2) * 2
 /// alpha / L`.
 #[derive(Debug, Default)]
 pub struct Means {

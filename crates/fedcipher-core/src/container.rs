@@ -70,7 +70,7 @@ impl<'a> Mount<'a> {
         Some(Mount { root, at, kind: about.next()?, source: about.next()? })
     }
 
-    /// What the mount is, if it ends with the container.
+    /// The kind of mount, if it ends with the container.
     fn ephemeral(&self, kubernetes: bool) -> Option<&'static str> {
         if MEMORY.contains(&self.kind) {
             return Some("memory (tmpfs)");

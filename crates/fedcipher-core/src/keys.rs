@@ -144,7 +144,7 @@ fn parse_key(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
 
 fn unreadable(error: Error) -> Error {
     let reason = match error {
-        Error::Frame { reason } => format!("{reason}; get it again from whoever made it"),
+        Error::Frame { reason } => format!("{reason}; get it again from its maker"),
         other => other.to_string(),
     };
     Error::Key { reason }
@@ -157,7 +157,7 @@ fn check_bare(tag: &KeyTag, header: &Header) -> Result<()> {
     if *header == tag.header(header.kind, RoundId::NONE, holders) {
         return Ok(());
     }
-    Err(Error::Key { reason: "there is more than a key in it; get it again from whoever made it".into() })
+    Err(Error::Key { reason: "it contains more than a key; get it again from its maker".into() })
 }
 
 impl ClientKey {

@@ -16,7 +16,7 @@ use rayon::prelude::*;
 /// Elements that draw from one stream: the result does not depend on the number of threads.
 const CHUNK: usize = 1 << 14;
 
-/// Each rounding misses its bound with a probability below 10^-6 (`dp.py`), so nobody sees so many miss.
+/// Each rounding misses its bound with a probability below 10^-6 (`dp.py`), so this many misses do not occur.
 const TRIES: u32 = 16;
 
 /// Largest numerator of a variance: products below stay within 127 bits.
@@ -46,7 +46,7 @@ impl DiscreteGaussian {
         Ok(DiscreteGaussian { numerator, denominator, scale: ((numerator / denominator).isqrt() + 1) as u64 })
     }
 
-    /// One draw, exact: algorithm 3. The time it takes depends on nothing but what is drawn.
+    /// One exact draw: algorithm 3. Its time depends only on the drawn value.
     pub fn sample(&self, random: &mut Stream) -> i64 {
         loop {
             let proposal = laplace(random, self.scale);
@@ -111,7 +111,7 @@ fn fraction(random: &mut Stream, mut a: u128, b: u128) -> bool {
         if gap >> 63 != 0 {
             return true;
         }
-        // a * 2^64 - word * b: what is left of a, in units of this word.
+        // a * 2^64 - word * b: the remainder of a, in units of this word.
         let rest = (gap << 64) - low;
         if rest >= b {
             return true;
@@ -140,9 +140,9 @@ pub struct Noised {
     pub norm: f64,
 }
 
-/// `tensors` cut to `limits`, rounded to the grid of `layout` and with noise; under `key`, which is used once.
+/// `tensors` cut to `limits`, rounded to the grid of `layout`, with noise under `key`, which is used once.
 ///
-/// All tensors have the same bits and range. What is beyond the range is cut, and counted.
+/// All tensors have the same bits and range. Values beyond the range are cut and counted.
 pub fn noised(
     layout: &Layout,
     tensors: &[&[f32]],
@@ -184,7 +184,7 @@ pub fn noised(
 }
 
 impl Limits {
-    /// What an update of this norm is multiplied by.
+    /// The factor for an update of this norm.
     fn scale(self, norm: f64) -> f64 {
         if norm > self.clip { self.clip / norm } else { 1.0 }
     }

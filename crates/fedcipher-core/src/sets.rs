@@ -218,7 +218,7 @@ impl SetMemory {
         for _ in 0..r.u32()? {
             let (least, clients) = (r.u64()?, list(&mut r)?);
             let name = clients.first().copied().filter(|_| least > 0);
-            let group = Group { name: name.ok_or_else(|| Error::frame("a group of nobody"))?, least };
+            let group = Group { name: name.ok_or_else(|| Error::frame("a group without clients"))?, least };
             memory.groups.extend(clients.into_iter().map(|client| (client, group)));
         }
         r.finish()?;

@@ -3,7 +3,7 @@
 use crate::Result;
 use rayon::prelude::*;
 
-/// Who works on the pieces of an update that is all in memory.
+/// The threads that work on the pieces of an update in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Threads {
     /// This thread: a client a core, as simulations run them, gains nothing from more.

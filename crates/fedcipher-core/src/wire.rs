@@ -26,7 +26,7 @@ const PER_CLIENT: usize = 12;
 const CRC: usize = 8;
 const CRC_64: crc_fast::CrcAlgorithm = crc_fast::CrcAlgorithm::Crc64Nvme;
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {

@@ -71,11 +71,11 @@ fn values_beyond_the_clip_are_clipped_and_counted() {
 #[test]
 fn the_bound_is_checked_before_the_round_and_names_what_fits() {
     let error = bfv_result(Bounds::new(1000, Weight::new(1 << 30), Some(1)).unwrap(), Preset::Fast, 24).unwrap_err();
-    let Error::Bound { needed_bits, ref cure, .. } = error else { panic!("{error}") };
-    assert!(needed_bits >= 63 && cure.contains("max_weight="), "{error}");
+    let Error::Bound { needed_bits, ref fix, .. } = error else { panic!("{error}") };
+    assert!(needed_bits >= 63 && fix.contains("max_weight="), "{error}");
     let wide = flashe(Bounds::new(1 << 20, Weight::new(1 << 32), Some(1)).unwrap(), Policy::Adaptive, None);
     assert!(matches!(wide.check_layout(&layout(&[(3, 24)])), Err(Error::Bound { .. })));
-    // The cure works.
+    // The fix works.
     let text = error.to_string();
     let weight: u64 = text.split("max_weight=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     assert!(bfv_result(Bounds::new(1000, Weight::new(weight), Some(1)).unwrap(), Preset::Fast, 24).is_ok());
@@ -85,17 +85,17 @@ fn the_bound_is_checked_before_the_round_and_names_what_fits() {
 /// The best that fits is named, and nothing that does not.
 #[test]
 fn each_cure_of_a_bound_fits() {
-    let cure = |clients, max_weight, bits, limit| {
+    let fix = |clients, max_weight, bits, limit| {
         let bounds = Bounds::new(clients, Weight::new(max_weight), None).unwrap();
         match bounds.checked_field_bits(bits, limit) {
-            Err(Error::Bound { cure, .. }) => cure,
+            Err(Error::Bound { fix, .. }) => fix,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(cure(4, 2, 12, 14), "bits=11, or max_weight=1, or a modulus of 15 bits");
-    assert_eq!(cure(4, 2, 12, 13), "bits=10, or a modulus of 15 bits");
-    assert_eq!(cure(4, 100, 2, 4), "max_weight=1, or a modulus of 10 bits");
-    assert_eq!(cure(4, 100, 2, 3), "a modulus of 10 bits, or fewer clients");
+    assert_eq!(fix(4, 2, 12, 14), "bits=11, or max_weight=1, or a modulus of 15 bits");
+    assert_eq!(fix(4, 2, 12, 13), "bits=10, or a modulus of 15 bits");
+    assert_eq!(fix(4, 100, 2, 4), "max_weight=1, or a modulus of 10 bits");
+    assert_eq!(fix(4, 100, 2, 3), "a modulus of 10 bits, or fewer clients");
     assert_eq!(Bounds::new(4, Weight::new(2), None).unwrap().checked_field_bits(12, 15).unwrap(), 15);
 }
 

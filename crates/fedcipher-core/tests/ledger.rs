@@ -48,7 +48,7 @@ fn claim(key: &ClientKey, state: &Path, round: u64) -> Result<(), Error> {
 fn lost(result: Result<(), Error>) -> String {
     let error = result.unwrap_err();
     assert_eq!(error.class(), "LedgerError", "{error}");
-    assert!(error.to_string().contains("rotate the keys"), "no cure: {error}");
+    assert!(error.to_string().contains("rotate the keys"), "no fix: {error}");
     error.to_string()
 }
 
@@ -190,7 +190,7 @@ fn a_symbolic_link_is_not_followed() {
     refused();
 }
 
-/// What cannot be read has not been lost: no cure that costs the keys.
+/// What cannot be read has not been lost: no fix that costs the keys.
 #[test]
 fn a_folder_in_a_ledgers_place_is_no_reason_to_rotate() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
@@ -433,10 +433,10 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
         assert!(error.to_string().contains("chmod 600"), "{error}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    for (mode, cure) in [(0o777, "chmod go-w"), (0o770, "chmod go-w"), (0o1777, "mkdir -m 700")] {
+    for (mode, fix) in [(0o777, "chmod go-w"), (0o770, "chmod go-w"), (0o1777, "mkdir -m 700")] {
         fs::set_permissions(root.path(), fs::Permissions::from_mode(mode)).unwrap();
         let error = key_file::load(&path).unwrap_err();
-        assert!(error.to_string().contains(cure), "{error}");
+        assert!(error.to_string().contains(fix), "{error}");
     }
     fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
     // Nor a folder above, nor one that a link leads through.

@@ -500,9 +500,9 @@ fn members_below_the_threshold_open_nothing_and_one_more_opens_the_sum() {
 
 #[test]
 fn committees_that_could_be_split_are_refused_with_the_cure() {
-    let refused = |params: OneshotParams, cure: &str| {
+    let refused = |params: OneshotParams, fix: &str| {
         let said = Oneshot::new(params).map_or_else(|error| error.to_string(), |_| "accepted".into());
-        assert!(said.contains(cure), "{said}, where {cure} is wanted");
+        assert!(said.contains(fix), "{said}, where {fix} is wanted");
     };
     refused(OneshotParams { threshold: 3, ..params(8) }, "take members=5, threshold=4, pack=1");
     refused(OneshotParams { threshold: 4, corrupt_members: 3, ..params(8) }, "take members=5, threshold=5, pack=1");

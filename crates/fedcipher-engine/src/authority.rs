@@ -241,7 +241,7 @@ impl Authority {
             _ => Error::file(&path, &e),
         })?;
         if !about.is_file() {
-            return Err(Error::file(&path, &"it is no file; name the folder of an authority (--state)"));
+            return Err(Error::file(&path, &"it is not a file; name the folder of an authority (--state)"));
         }
         let mode = about.permissions().mode();
         if mode & 0o077 != 0 {
@@ -252,9 +252,9 @@ impl Authority {
         let tables: u64 = this.connection.query_row("SELECT COUNT(*) FROM sqlite_master", [], |r| r.get(0))?;
         if tables == 0 {
             // An earlier version renamed the store first.
-            let cure =
+            let fix =
                 format!("it is empty: `init` was interrupted. Delete it and the folder {SERVICE}, and init again");
-            return Err(Error::file(&path, &cure));
+            return Err(Error::file(&path, &fix));
         }
         this.committee = registry::make(&this.spec()?)?.members();
         store_check::check_content(&this.connection, folder)?;
@@ -358,7 +358,9 @@ impl Authority {
         for device in &party.devices {
             let known = "SELECT EXISTS (SELECT 1 FROM parties WHERE name = ?1 AND role = 'device' AND revoked = 0)";
             if !tx.query_row(known, [device], |r| r.get::<_, bool>(0))? {
-                return Err(Error::Configuration(format!("--device {device:?} is no enrolled device; enrol it first")));
+                return Err(Error::Configuration(format!(
+                    "--device {device:?} is not an enrolled device; enrol it first"
+                )));
             }
             tx.execute("INSERT INTO uses VALUES (?1, ?2)", params![party.name, device])?;
         }
@@ -378,7 +380,7 @@ impl Authority {
     /// The number of clients that may lie.
     pub fn corrupt_clients(&self) -> Result<u64> {
         let text = self.config(CORRUPT_CLIENTS)?;
-        text.parse().map_err(|_| Error::Store(format!("{CORRUPT_CLIENTS} is {text:?}, which is no number")))
+        text.parse().map_err(|_| Error::Store(format!("{CORRUPT_CLIENTS} is {text:?}, which is not a number")))
     }
 
     /// Whether an epoch is a roster of the devices' own identities.

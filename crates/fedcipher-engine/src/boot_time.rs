@@ -39,7 +39,7 @@ impl std::str::FromStr for BootTime {
 
     fn from_str(text: &str) -> Result<Self> {
         let parts = text.split_once(' ').and_then(|(seconds, boot)| Some((seconds.parse().ok()?, boot)));
-        let (seconds, boot) = parts.ok_or_else(|| Error::Store(format!("{text:?} is no moment of a boot")))?;
+        let (seconds, boot) = parts.ok_or_else(|| Error::Store(format!("{text:?} is not a time since a boot")))?;
         Ok(BootTime { boot: boot.to_owned(), seconds })
     }
 }

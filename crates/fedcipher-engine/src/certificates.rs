@@ -110,7 +110,9 @@ pub fn check_name(name: &str) -> Result<()> {
     if (1..=64).contains(&name.len()) && name.bytes().all(fine) && !name.starts_with(['.', '-']) {
         return Ok(());
     }
-    Err(Error::Configuration(format!("{name:?} is no name: 1 to 64 letters, digits, dots, dashes, underscores")))
+    Err(Error::Configuration(format!(
+        "{name:?} is not a valid name: use 1 to 64 letters, digits, dots, dashes, underscores"
+    )))
 }
 
 /// The holder of a verified certificate.
@@ -139,8 +141,8 @@ pub fn subject(der: &[u8]) -> Result<Subject> {
 
 /// The holder of a PEM certificate.
 pub fn subject_of_pem(pem: &[u8]) -> Result<Subject> {
-    let (_, pem) =
-        x509_parser::pem::parse_x509_pem(pem).map_err(|e| Error::Access(format!("the certificate is no PEM ({e})")))?;
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem)
+        .map_err(|e| Error::Access(format!("the certificate is not PEM ({e})")))?;
     subject(&pem.contents)
 }
 
@@ -176,7 +178,7 @@ pub fn only_local(names: &[String]) -> Option<String> {
     let local = |name: &String| name == "localhost" || name.parse::<IpAddr>().is_ok_and(|a| a.is_loopback());
     names.iter().all(local).then(|| {
         format!(
-            "its certificate names {} only: whoever connects from another machine refuses it; give --name HOST for \
+            "its certificate names {} only: clients on other machines will reject it; give --name HOST for \
              each name or address under which it is reached",
             names.join(", ")
         )
@@ -246,7 +248,7 @@ fn check_reached_as(names: &[String]) -> Result<()> {
     let known = |name: &&String| name.parse::<IpAddr>().is_ok() || is_host(name);
     match names.iter().find(|name| !known(name)) {
         Some(name) => Err(Error::Configuration(format!(
-            "--name {} is no DNS name and no address; give the name of one machine, in full",
+            "--name {} is neither a DNS name nor an address; give the name of one machine, in full",
             quoted(name)
         ))),
         None => Ok(()),

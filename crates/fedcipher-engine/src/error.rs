@@ -34,33 +34,33 @@ pub enum Error {
     IdentityInUse { device: String, epoch: Epoch },
 
     #[error(
-        "device {device} has shown another card before: its identity was made by another engine, or the state folder with \
+        "device {device} has shown a different card before: its identity was made by another engine, or the state folder with \
          it was lost; give that folder back, or revoke the device and enrol it under another name"
     )]
     OtherIdentity { device: String },
 
     #[error(
-        "epoch {epoch} is still in use: no round of the epoch after it has been settled; rotate after the next round, \
-         or with --force, and a federation that runs loses its last aggregate"
+        "epoch {epoch} is still in use: no round of the next epoch is complete; rotate after the next round, or \
+         with --force, which makes a running federation lose its last aggregate"
     )]
     EpochInUse { epoch: Epoch },
 
     /// The error is the same for a device of other hosts and for an unknown one.
     #[error(
-        "this caller has no such device here, its devices are: {own}; a host's certificate names its devices (enrol \
+        "this caller may not use this device, its devices are: {own}; a host's certificate names its devices (enrol \
          --device), and --allow-uid those of a user"
     )]
     UnknownDevice { own: String },
 
-    #[error("the other side has been still for {seconds} s in mid-stream; the stream is closed")]
+    #[error("the other side sent nothing for {seconds} s during a stream; the stream is closed")]
     Stalled { seconds: u64 },
 
-    #[error("{target} has not moved a call on for {seconds} s; it is given up, restart what runs there")]
+    #[error("a call to {target} made no progress for {seconds} s and was cancelled; restart the service there")]
     Stuck { target: String, seconds: f64 },
 
     #[error(
-        "this engine holds all that it may of unfinished calls, {mib} MiB and half of it for one host; let the others end \
-         and try again, or start it with a larger --unfinished-mib"
+        "the memory for unfinished calls is used up ({mib} MiB, at most half of it for one host); wait for other calls and \
+         try again, or start it with a larger --unfinished-mib"
     )]
     Full { mib: u32 },
 

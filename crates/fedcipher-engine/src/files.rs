@@ -35,7 +35,7 @@ pub fn read_trusted(path: &Path) -> Result<Vec<u8>> {
 
 /// The text of a small file that the command line names.
 pub fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(content(open(path)?, path)?).map_err(|_| Error::file(path, &"it is no text (UTF-8)"))
+    String::from_utf8(content(open(path)?, path)?).map_err(|_| Error::file(path, &"it is not text (UTF-8)"))
 }
 
 /// Opens a regular file, and checks it before it is read. Opening a pipe does not block.
@@ -47,7 +47,7 @@ fn open(path: &Path) -> Result<File> {
     // Metadata of the open file, not of the path: the file that is checked is the file that is read.
     let about = file.metadata().map_err(|e| Error::file(path, &e))?;
     if !about.is_file() || about.len() > LARGEST {
-        return Err(Error::file(path, &format!("it is no file of at most {LARGEST} bytes; name the file itself")));
+        return Err(Error::file(path, &format!("it is not a file of at most {LARGEST} bytes; name the file itself")));
     }
     Ok(file)
 }
@@ -76,8 +76,8 @@ pub mod modes {
         // Root may give a service access to a file through its group.
         let by_group = about.uid() == 0 && !rustix::process::geteuid().is_root() && mode & 0o037 == 0;
         if mode & 0o077 != 0 && !by_group {
-            let cure = format!("chmod 600 {}", path.display());
-            return Err(Error::file(path, &format!("mode {mode:o} lets other users read the key; run: {cure}")));
+            let fix = format!("chmod 600 {}", path.display());
+            return Err(Error::file(path, &format!("mode {mode:o} lets other users read the key; run: {fix}")));
         }
         check_place(path)
     }
@@ -85,8 +85,8 @@ pub mod modes {
     pub(super) fn check_trusted(file: &File, path: &Path) -> Result<()> {
         let mode = file.metadata().map_err(|e| Error::file(path, &e))?.mode() & PERMISSIONS;
         if mode & OTHERS_WRITE != 0 {
-            let cure = format!("chmod go-w {}", path.display());
-            return Err(Error::file(path, &format!("mode {mode:o} lets other users change it; run: {cure}")));
+            let fix = format!("chmod go-w {}", path.display());
+            return Err(Error::file(path, &format!("mode {mode:o} lets other users change it; run: {fix}")));
         }
         check_place(path)
     }
@@ -298,7 +298,7 @@ mod tests {
                 read_trusted(path).unwrap_err().to_string(),
                 read_text(path).unwrap_err().to_string(),
             ] {
-                assert!(said.contains("it is no file of at most"), "{said}");
+                assert!(said.contains("it is not a file of at most"), "{said}");
             }
         }
         std::fs::remove_dir_all(&folder).unwrap();

@@ -75,7 +75,7 @@ impl DeviceKeys {
     /// Locks the encryptor. Lock it before work is handed to rayon, never inside: a rayon thread that waits for its
     /// share of an update may run other work, and would deadlock on its own lock.
     pub async fn encryptor(&self) -> Result<OwnedMutexGuard<Encryptor>> {
-        let encryptor = self.encryptor.as_ref().ok_or_else(|| self.is_no("client, so it sends no updates"))?;
+        let encryptor = self.encryptor.as_ref().ok_or_else(|| self.lacks("client, so it sends no updates"))?;
         Ok(Arc::clone(encryptor).lock_owned().await)
     }
 
@@ -85,11 +85,11 @@ impl DeviceKeys {
     }
 
     pub fn decryptor(&self) -> Result<&Decryptor> {
-        self.decryptor.as_ref().ok_or_else(|| self.is_no("reader, so it opens no aggregates"))
+        self.decryptor.as_ref().ok_or_else(|| self.lacks("reader, so it opens no aggregates"))
     }
 
     pub fn member(&self) -> Result<&dyn Member> {
-        self.member.as_deref().ok_or_else(|| self.is_no("member of a committee"))
+        self.member.as_deref().ok_or_else(|| self.lacks("member of a committee"))
     }
 
     /// Runs clean-up that no caller waits for. An error goes to the log.
@@ -99,8 +99,8 @@ impl DeviceKeys {
         }
     }
 
-    fn is_no(&self, role: &str) -> Error {
-        Error::Access(format!("party {} of epoch {} is no {role}", self.client, self.epoch))
+    fn lacks(&self, role: &str) -> Error {
+        Error::Access(format!("party {} of epoch {} is not a {role}", self.client, self.epoch))
     }
 }
 

@@ -63,7 +63,7 @@ pub use error::{Error, Result};
 
 #[cfg(all(feature = "server", not(target_os = "linux")))]
 compile_error!(
-    "the engine and the authority lock memory, refuse to be traced and ask who calls in Linux's ways; \
+    "the engine and the authority lock memory, forbid tracing and identify callers with Linux's interfaces; \
      build with --no-default-features for the client"
 );
 

@@ -72,7 +72,7 @@ pub type Connections<S> = ReceiverStream<std::io::Result<Admitted<S>>>;
 /// A TCP listener, bound.
 pub async fn tcp(target: &Target) -> Result<TcpListener> {
     let Target::Tls { host, port } = target else {
-        return Err(Error::Configuration(format!("{target} is no host:port")));
+        return Err(Error::Configuration(format!("{target} is not host:port")));
     };
     TcpListener::bind((host.as_str(), *port)).await.map_err(|e| Error::Configuration(format!("{target}: {e}")))
 }
@@ -145,13 +145,19 @@ pub fn check(path: &Path, group: Option<Gid>) -> Result<()> {
     }
     if let Ok(there) = std::fs::symlink_metadata(path) {
         if !there.file_type().is_socket() {
-            return Err(Error::file(path, &"there is something that is no socket; name a path where nothing is"));
+            return Err(Error::file(
+                path,
+                &"a file that is not a socket exists there; choose a path that does not exist",
+            ));
         }
         match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => return Err(Error::file(path, &"another engine answers there; stop it first")),
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {}
             Err(e) => {
-                return Err(Error::file(path, &format!("who answers there cannot be told: {e}; remove it first")));
+                return Err(Error::file(
+                    path,
+                    &format!("cannot tell whether a process answers there: {e}; remove it first"),
+                ));
             }
         }
     }
@@ -287,7 +293,7 @@ impl std::str::FromStr for UserDevice {
         match parts {
             Some((user, device)) if !device.is_empty() => Ok(UserDevice { user, device: device.to_owned() }),
             _ => Err(Error::Configuration(format!(
-                "{text:?} is no UID=DEVICE: a user's number and a device that it may use, once for each device"
+                "{text:?} is not UID=DEVICE: a user's number and a device that it may use, once for each device"
             ))),
         }
     }

@@ -115,7 +115,7 @@ impl EngineClient {
         Ok((contributions(&got.contributions), values.into_pyarray(py)))
     }
 
-    /// Whether the engine made ahead what it can.
+    /// Returns whether the engine has precomputed the round.
     fn precompute(
         &self,
         py: Python<'_>,
@@ -147,7 +147,7 @@ impl EngineClient {
         py.detach(|| locked(&self.0).take_prekeys(epoch.0, &frames)).map_err(raise)
     }
 
-    /// The frame that publishes a committee member's prekey for what comes next.
+    /// The frame that publishes a committee member's prekey for the next updates.
     fn prekey<'py>(&self, py: Python<'py>, epoch: Int<Epoch>) -> PyResult<Bound<'py, PyBytes>> {
         let frame = py.detach(|| locked(&self.0).prekey(epoch.0)).map_err(raise)?;
         Ok(PyBytes::new(py, &frame))

@@ -74,8 +74,8 @@ impl Layout {
         self.0.elements()
     }
 
-    /// Quantises flat float32 arrays: (uint32 array, clipped count per tensor). ``levels``: those of the bits alone where
-    /// nobody says.
+    /// Quantises flat float32 arrays: (uint32 array, clipped count per tensor). ``levels`` defaults to the levels of
+    /// the bits alone.
     #[pyo3(signature = (arrays, stochastic = false, levels = None))]
     fn quantise<'py>(
         &self,
@@ -215,7 +215,7 @@ impl ServerKey {
         wire::scheme_name(&self.0.tag.scheme)
     }
 
-    /// What the scheme has in it beside the cohort: public.
+    /// The scheme's material in the key, in addition to the cohort: public.
     #[getter]
     fn public<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.public)
@@ -306,7 +306,7 @@ impl Scheme {
         self.0.require_committee().and_then(|of| of.join(&roster.0, &identity.0, epoch.0)).map(ClientKey).map_err(raise)
     }
 
-    /// Names the roster to people; its parties sign it. `params` are those of its keys.
+    /// The fingerprint of the roster: people compare it, and parties sign it. `params` is the digest in its keys.
     #[pyo3(signature = (roster, epoch, params = None))]
     fn roster_fingerprint<'py>(
         &self,
@@ -495,7 +495,7 @@ impl Encryptor {
     }
 }
 
-/// What all pieces of a work need, and each piece.
+/// The data that all pieces of a work need, and each piece.
 type Handed<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>);
 
 #[pyclass(frozen, module = "fedcipher._native")]
@@ -551,7 +551,7 @@ impl Aggregator {
             .map_err(raise)
     }
 
-    /// The work of `finish`, for others to do: (what all pieces need, each piece).
+    /// The work of `finish`, for other processes: (data that all pieces need, each piece).
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Handed<'py>> {
         let parts = at_work_on(py, &self.0, |object| object.require_parts()?.parts()).map_err(raise)?;
         let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
@@ -564,7 +564,7 @@ impl Aggregator {
         Ok(PyBytes::new(py, &frame))
     }
 
-    /// `progress(done, total)` is called as a long aggregation goes; what it raises cancels the work.
+    /// `progress(done, total)` is called during a long aggregation. If it raises, the work is cancelled.
     #[pyo3(signature = (progress = None))]
     fn finish<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
         let mut raised: Option<PyErr> = None;
@@ -660,7 +660,7 @@ enum Fewest {
     Share(f64),
 }
 
-/// What `min_contributions` is where nobody chose, or the checked choice. `corrupt_clients` is of schemes that have it.
+/// The default of `min_contributions`, or the checked choice. `corrupt_clients` belongs to schemes that have it.
 #[pyfunction]
 #[pyo3(signature = (clients, chosen = None, corrupt_clients = None))]
 fn min_contributions(clients: u64, chosen: Option<Fewest>, corrupt_clients: Option<u64>) -> PyResult<u64> {
@@ -678,7 +678,7 @@ fn min_contributions(clients: u64, chosen: Option<Fewest>, corrupt_clients: Opti
     Ok(bounds().map_err(raise)?.min_contributions)
 }
 
-/// The elements, numbered through all tensors, that everybody sends in `round`.
+/// The elements, numbered through all tensors, that all clients send in `round`.
 #[pyfunction]
 #[pyo3(signature = (lengths, reference, round, top))]
 fn common_set<'py>(
@@ -770,8 +770,8 @@ fn divided<'py>(
     Ok(at_work(py, || steps::divided(&slices, &divisors)).map_err(raise)?.into_pyarray(py))
 }
 
-/// How many values of each run of these lengths are beyond the run's end, of either sign, and what is: it is cut from
-/// the values, in place. None where nothing is.
+/// Cuts the values of each run of these lengths to the run's end, in place. Returns the number of values cut per run,
+/// of either sign, and the parts cut; None if nothing was cut.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity, reason = "what PyO3 extracts and one thin call gives")]
 fn cut<'py>(
@@ -791,7 +791,7 @@ fn cut<'py>(
     Ok((beyond, over.map(|over| over.into_pyarray(py))))
 }
 
-/// Multiplies values in place, in double precision; what is beyond single precision ends where that does.
+/// Multiplies values in place, in double precision. Results beyond single precision are clamped to its range.
 #[pyfunction]
 fn multiply(py: Python<'_>, mut values: PyReadwriteArray1<'_, f32>, factor: f64) -> PyResult<()> {
     let values = values.as_slice_mut()?;
@@ -846,7 +846,7 @@ fn mean_square(py: Python<'_>, values: PyReadonlyArray1<'_, f32>) -> PyResult<f6
     at_work(py, || Ok(steps::mean_square(values))).map_err(raise)
 }
 
-/// Mean squares of values, of their nearest whole steps, and of what lies between, added in one order.
+/// Mean squares of values, of their nearest whole steps, and of the differences, added in one order.
 #[pyfunction]
 fn nearest_squares(py: Python<'_>, values: PyReadonlyArray1<'_, f32>, step: f64) -> PyResult<[f64; 3]> {
     let values = values.as_slice()?;
@@ -875,7 +875,7 @@ fn inspect<'py>(
     ))
 }
 
-/// What a frame's head says of its arrays.
+/// A frame's head, as far as it describes its arrays.
 #[pyfunction]
 fn layout_of(frame: &[u8]) -> PyResult<Layout> {
     let frame = wire::parse(frame).map_err(raise)?;

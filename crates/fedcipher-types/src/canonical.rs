@@ -7,7 +7,7 @@
 
 use sha2::{Digest, Sha256};
 
-/// What has one encoding.
+/// A type with one encoding.
 pub trait Canonical {
     /// Values of two kinds have never the same encoding.
     const DOMAIN: &'static str;

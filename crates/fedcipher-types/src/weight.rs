@@ -42,7 +42,7 @@ impl TotalWeight {
         Self::new(self.0.saturating_add(weight.get()))
     }
 
-    /// What is left without `other`; zero where `other` weighs more.
+    /// The weight without `other`; zero if `other` weighs more.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self::new(self.0.saturating_sub(other.0))

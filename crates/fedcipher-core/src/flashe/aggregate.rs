@@ -61,7 +61,7 @@ impl Aggregator for Dense {
     }
 }
 
-/// What has been added at one permuted position.
+/// The sums at one permuted position.
 #[derive(Clone, Copy, Default)]
 struct Site {
     position: u32,
@@ -134,8 +134,8 @@ impl Aggregator for Sparse {
         Ok(self.admission.commit(admitted))
     }
 
-    /// Leaves out what fewer than the minimum of clients sent: a sum of one is that client's value, and whoever
-    /// decrypts is told who sent what.
+    /// Leaves out coordinates that fewer than the minimum of clients sent. A sum of one is that client's value, and the
+    /// decryptor learns who sent each coordinate.
     fn finish_into(&mut self, place: &mut dyn FrameBuffer, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;

@@ -1,5 +1,5 @@
-//! Attacks on sparse rounds in which every client chooses its coordinates: what the broadcast says of single clients,
-//! and what a server can make of it.
+//! Attacks on sparse rounds in which every client chooses its coordinates: what the broadcast reveals about single
+//! clients, and what a server can do with it.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::mask::Masking;
@@ -28,7 +28,7 @@ fn scheme(minimum: u64, masking: Masking) -> Flashe {
         .unwrap()
 }
 
-/// What client `id` has to send: partly what all have, partly its own.
+/// The update of client `id`: partly common to all clients, partly its own.
 fn values(len: usize, id: u32, seed: u64) -> Vec<f32> {
     let mut own = Stream::new(&[id as u8 + 1; 16], [seed as u8; 12]).unwrap();
     let mut common = Stream::new(&[0; 16], [seed as u8; 12]).unwrap();
@@ -111,7 +111,7 @@ fn sparse_broadcasts_attribute_no_value_to_one_client() {
     }
 }
 
-/// What remains is exact: the sum of what was sent, the mean over those who sent it.
+/// The remaining coordinates are exact: the sum of the sent values, and the mean over the clients that sent each.
 #[test]
 fn what_remains_is_the_mean_of_those_who_sent_it() {
     let layout = layout(2000);
@@ -122,7 +122,7 @@ fn what_remains_is_the_mean_of_those_who_sent_it() {
         let (sums, counts) = open(&scheme, &keys, &frame).unwrap();
         let decryptor = scheme.decryptor(&keys.clients[1], None).unwrap();
         let (_, means) = decryptor.decrypt(&frame, &Expect::default(), Means::default()).unwrap().into_parts();
-        // Who sent what, from the definition: the largest fifth by magnitude.
+        // The senders by definition: the largest fifth by magnitude.
         let sent: Vec<Vec<f32>> = (0..CLIENTS)
             .map(|id| {
                 let mut x = values(2000, id, 2);
@@ -224,7 +224,7 @@ proptest! {
     }
 }
 
-/// A server that leaves in what too few have sent, with tags that are right: refused by whoever decrypts.
+/// A server that keeps coordinates that too few clients sent, with valid tags: the decryptor rejects them.
 #[test]
 fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
     let layout = layout(2000);
@@ -250,7 +250,8 @@ fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
     assert!(matches!(error, Error::TooFew { minimum: 3, .. }), "{error}");
 }
 
-/// A server that leaves a coordinate out for everybody (it must, below the minimum) makes it unsent, nothing else.
+/// A server that leaves out a coordinate for all clients (as it must below the minimum) only makes the coordinate
+/// unsent.
 #[test]
 fn a_coordinate_left_out_for_all_is_unsent() {
     let layout = layout(600);

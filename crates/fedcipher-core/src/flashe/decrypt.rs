@@ -68,7 +68,7 @@ impl FlasheDecryptor {
         self.unmask_sparse(header.round, &mut sum, masking, width);
         mac.check(&sum.union, &sum.lanes, &sum.senders, &sum.tags)?;
 
-        // Back to coordinate order. Whoever did not send a coordinate counts as zero, which is L / 2.
+        // Back to coordinate order. A client that did not send a coordinate counts as zero, which is L / 2.
         let (weight, levels) = (header.total_weight(), self.params.bounds.levels());
         let order = permutation(&self.secret.permutation, header.round, layout.elements())?;
         let ranks = Ranks::of(&sum.union, layout.elements());

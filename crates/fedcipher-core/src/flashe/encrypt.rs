@@ -184,8 +184,8 @@ impl EncryptKernel for FlasheEncryptor {
         self.sparse(request, top, place)
     }
 
-    /// Masks are not made ahead: to read them again takes as long as to make them. What cannot be encrypted is refused
-    /// here, before anybody trains and before the round is spent.
+    /// Makes no masks ahead: to read them again would take as long as to make them. Fails early for an update that
+    /// cannot be encrypted, before training and before the round is claimed.
     fn precompute(&mut self, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<()> {
         self.masking(plan)?;
         match self.params.per_client_top {

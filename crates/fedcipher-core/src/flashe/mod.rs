@@ -43,7 +43,7 @@ pub enum Policy {
     Adaptive,
 }
 
-/// What the cohort must agree on.
+/// The parameters that the cohort must agree on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlasheParams {
     pub bounds: Bounds,

@@ -143,10 +143,10 @@ pub fn make_folder(path: &Path) -> Result<()> {
 
 /// The error for a file that cannot be opened, with what to do about it.
 pub fn unopened(path: &Path, e: &std::io::Error) -> Error {
-    let cure = match os::unopened(e) {
+    let fix = match os::unopened(e) {
         Unopened::Link => "is a symbolic link, which is not followed; put the file itself there".to_owned(),
         Unopened::TooMany => format!("{e}; raise the limit of open files (`ulimit -n`)"),
         Unopened::Other => e.to_string(),
     };
-    super::failed(path, cure)
+    super::failed(path, fix)
 }

@@ -98,7 +98,7 @@ impl Entry {
     fn read(mut r: Reader<'_>) -> Result<Self> {
         let (key, round, minimum) = (r.array()?, r.round()?, r.u64()?);
         let (memory, digest) = (r.array()?, r.array()?);
-        let damaged = || Error::frame("a memory that nobody names so");
+        let damaged = || Error::frame("an invalid name of a memory");
         let memory = (memory != [0; 16]).then(|| MemoryId::parse(memory).ok_or_else(damaged)).transpose()?;
         let runs = r.u32()? as usize;
         let mut clients = Vec::new();
@@ -142,7 +142,7 @@ impl Record {
         match r.array::<1>()? {
             [ENTRY] => Entry::read(r).map(Record::Entry),
             [FORGOTTEN] => Ok(Record::Forgotten { key: r.array()?, round: r.round()? }),
-            _ => Err(Error::frame("a record of memories that nobody makes")),
+            _ => Err(Error::frame("an invalid record of memories")),
         }
     }
 }

@@ -30,7 +30,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The remedy in the error about a lost ledger.
-pub(crate) const CURE: &str = "what this key has been used for is no longer known, and a second use of a round would \
+pub(crate) const REMEDY: &str = "what this key has been used for is no longer known, and a second use of a round would \
      reveal updates: rotate the keys (`fedcipher-authority rotate`, or new key files by `fedcipher keygen`)";
 
 /// Furthest that a dated round may be ahead of this machine's clock, seconds.
@@ -108,7 +108,7 @@ fn locked(path: &Path) -> Result<std::fs::File> {
 }
 
 fn lost(path: &Path, what: &str) -> Error {
-    failed(path, format!("{what}; {CURE}"))
+    failed(path, format!("{what}; {REMEDY}"))
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -14,7 +14,7 @@ const SLOT: usize = 32;
 /// Bytes of a header with both slots. A power of two: none crosses a disk sector.
 pub const BYTES: usize = LEN + 2 * SLOT;
 
-/// The newest slot: how many writes there have been, counting the two of birth from 0, and what the last one said.
+/// The newest slot: the number of writes, counting the two at creation from 0, and the value of the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Newest {
     sequence: u64,
@@ -25,7 +25,7 @@ impl Newest {
     /// As a file is born: sequence 0 and 1, neither says anything.
     pub const BORN: Newest = Newest { sequence: 1, value: 0 };
 
-    /// What a ledger of `count` claims says, the last of them `value`.
+    /// The slot of a ledger with `count` claims, the last of which has `value`.
     pub fn of(count: u64, value: u64) -> Self {
         Newest { sequence: count.saturating_add(1), value }
     }
@@ -40,7 +40,7 @@ impl Newest {
         (self.count() > 0).then_some(self.value)
     }
 
-    /// What a write of `value` makes of it.
+    /// The next slot after a write of `value`.
     pub fn next(self, value: u64) -> Self {
         Newest { sequence: self.sequence.saturating_add(1), value }
     }
@@ -79,8 +79,8 @@ impl Counter {
         out
     }
 
-    /// The counter at byte `at` of `file`. Its slots are valid from birth on, so an invalid one has been damaged. It
-    /// may have held the newest value, which is then unknown: the older one is no answer.
+    /// The counter at byte `at` of `file`. Its slots are valid from creation on, so an invalid one has been damaged. It
+    /// may have held the newest value, so the older value cannot be used.
     pub fn read(file: &File, path: &Path, at: u64, magic: Magic) -> Result<Self> {
         let mut bytes = [0u8; BYTES];
         os::read_exact_at(file, &mut bytes, at).map_err(|e| match e.kind() {

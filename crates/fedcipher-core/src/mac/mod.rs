@@ -91,7 +91,7 @@ impl Tag {
     }
 
     pub fn parse(bytes: [u8; TAG_LEN]) -> Result<Self> {
-        Element::from_wire(bytes).map(Tag).ok_or_else(|| Error::frame("its tag is no field element"))
+        Element::from_wire(bytes).map(Tag).ok_or_else(|| Error::frame("its tag is not a field element"))
     }
 
     #[must_use]

@@ -140,7 +140,7 @@ impl OneshotAggregator {
 
     fn member(&self, id: ClientId) -> Result<&RosterEntry> {
         let party = self.roster.get(id).filter(|party| party.roles.member);
-        party.ok_or_else(|| Error::frame(format!("party {id} is no member of the committee")))
+        party.ok_or_else(|| Error::frame(format!("party {id} is not a member of the committee")))
     }
 
     fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(ClientId, Vec<u8>)> {
@@ -345,7 +345,7 @@ impl CommitteeRound for OneshotAggregator {
     }
 
     fn answer(&mut self, frame: &[u8]) -> Result<ClientId> {
-        let asked = self.asked.as_ref().ok_or_else(|| Error::frame("an answer to what nobody has asked"))?;
+        let asked = self.asked.as_ref().ok_or_else(|| Error::frame("an answer without a request"))?;
         let found = wire::parse(frame)?;
         let kind = found.header.kind;
         if found.header != (Header { kind, layout: Vec::new(), ..asked.clone() }) {

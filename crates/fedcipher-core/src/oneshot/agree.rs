@@ -47,7 +47,7 @@ pub fn read_sets(r: &mut Reader<'_>) -> Result<Sets> {
         let (least, clients) = (r.u64()?, r.u32()? as usize);
         names += clients;
         if names > MAX_NAMES || least == 0 || clients == 0 {
-            return Err(Error::frame("a proposal with sets of nobody, or of too many"));
+            return Err(Error::frame("a proposal with empty sets, or with too many clients"));
         }
         let (clients, _) = r.bytes(clients * NAME_LEN)?.as_chunks::<NAME_LEN>();
         sets.push((least, clients.iter().map(|name| Name::from_le_bytes(*name)).collect()));

@@ -25,7 +25,7 @@ impl Joined {
         if r.clone().rest().is_empty() {
             return Ok(None);
         }
-        let damaged = |_| Error::Key { reason: "what it says of who has joined is damaged; join again".into() };
+        let damaged = |_| Error::Key { reason: "its list of joined parties is damaged; join again".into() };
         if r.array::<8>().map_err(damaged)? != MAGIC {
             return Err(damaged(Error::frame("")));
         }

@@ -183,7 +183,7 @@ impl Setting {
             ));
         }
         if self.params.reveal == Reveal::Clients && roster.readers().next().is_none() {
-            return Err(Error::parameter("roster", "nobody in it is a reader, so nobody could open an aggregate"));
+            return Err(Error::parameter("roster", "it has no reader, so no party could open an aggregate"));
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl RosterSeat {
         if self.roster.get(own).is_some_and(|party| has(party.roles)) {
             return Ok(());
         }
-        Err(Error::Key { reason: format!("party {own} of the roster is no {name}") })
+        Err(Error::Key { reason: format!("party {own} of the roster is not a {name}") })
     }
 
     /// Calls `make` with this party as the holder of a ledger. `key` is the party's key.

@@ -69,7 +69,8 @@ impl Published {
         let (number, public, signature) = (r.u64()?, r.bytes(PUBLIC_LEN)?, r.array::<SIGNATURE_LEN>()?);
         r.finish()?;
         let party = roster.get(member).filter(|party| party.roles.member);
-        let key = &party.ok_or_else(|| Error::frame(format!("party {member} is no member of the committee")))?.signing;
+        let key =
+            &party.ok_or_else(|| Error::frame(format!("party {member} is not a member of the committee")))?.signing;
         let message = statement(digest, member, number, public);
         Signed { party: member, key, purpose: Purpose::Prekey, message: &message, signature: &signature }.check()?;
         if number == 0 {

@@ -180,7 +180,7 @@ impl Roster {
     pub fn read(r: &mut Reader<'_>) -> Result<Self> {
         let whole = r.clone().rest();
         if r.array::<8>().map_err(cut)? != MAGIC {
-            return Err(invalid("this is no roster of this version"));
+            return Err(invalid("this is not a roster of this version"));
         }
         let root = r.array().map_err(cut)?;
         let count = r.u32().map_err(cut)? as usize;
@@ -196,7 +196,7 @@ impl Roster {
         let id = r.client()?;
         let roles = Roles::parse(r.u8()?).ok_or_else(|| Error::frame("a party has no role, or an unknown one"))?;
         let length = usize::from(r.u8()?);
-        let name = std::str::from_utf8(r.bytes(length)?).map_err(|_| Error::frame("a name is no text"))?;
+        let name = std::str::from_utf8(r.bytes(length)?).map_err(|_| Error::frame("a name is not text (UTF-8)"))?;
         let signing = r.bytes(hybrid::VERIFY_LEN)?.to_vec();
         Ok(RosterEntry {
             id,
@@ -273,7 +273,7 @@ impl Roster {
         let own = identity.verify_keys();
         let party =
             self.parties.iter().find(|party| party.signing == own).ok_or_else(|| {
-                invalid("this identity is not in it; send its public half to whoever makes the roster")
+                invalid("this identity is not in it; send its public half to the maker of the roster")
             })?;
         let root = identity.secret.open(&root_info(party.id), &party.root);
         let root = root.and_then(|root| <[u8; ROOT_LEN]>::try_from(root.as_slice()).ok()).ok_or_else(|| {

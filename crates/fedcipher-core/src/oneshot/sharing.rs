@@ -97,7 +97,7 @@ pub(super) fn point(member: usize) -> u64 {
 
 fn split_pad(bytes: &[u8]) -> Result<(&[u8], Zeroizing<Element>)> {
     let (secrets, pad) = bytes.split_last_chunk().ok_or_else(|| Error::frame("a share ends before its pad"))?;
-    let pad = Element::from_wire(*pad).ok_or_else(|| Error::frame("a share of a pad is no field element"))?;
+    let pad = Element::from_wire(*pad).ok_or_else(|| Error::frame("a share of a pad is not a field element"))?;
     Ok((secrets, Zeroizing::new(pad)))
 }
 
@@ -233,7 +233,7 @@ impl Sharing {
         let values = Zeroizing::new(values);
         // The rejection is visible to others. A share is secret, so all values are examined.
         if shown(values.iter().fold(false, |beyond, v| beyond | (*v >= self.field.p()))) {
-            return Err(Error::frame("a share has a value that is no field element"));
+            return Err(Error::frame("a share has a value that is not a field element"));
         }
         Ok(values)
     }

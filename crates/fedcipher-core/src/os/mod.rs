@@ -22,9 +22,9 @@ pub enum Exposed {
     Readable(u32),
     /// It is another user's, neither this one's nor root's.
     OfUser(u32),
-    /// Others may write to the folder, and replace what is in it; its mode.
+    /// Other users may write to the folder and replace its content; with the folder's mode.
     Writable(u32),
-    /// The file itself lies in a folder where everybody makes files, though nobody removes those of others.
+    /// The file is in a folder where all users may make files, although they cannot remove each other's.
     Sticky,
 }
 

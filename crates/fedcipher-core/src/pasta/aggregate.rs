@@ -1,4 +1,4 @@
-//! The server's side: who is in the sum and of what their ciphertexts are; the work itself is in `piece`.
+//! The server's side: the clients in the sum and the meaning of their ciphertexts. The work itself is in `work_item`.
 
 use super::known::{Known, digests};
 use super::ring::keep;

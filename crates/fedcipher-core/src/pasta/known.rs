@@ -27,7 +27,7 @@ impl EncryptedKey {
     }
 }
 
-/// What all aggregators of a scheme share.
+/// The state that all aggregators of a scheme share.
 #[derive(Default)]
 pub struct Known {
     evaluation: Mutex<Option<(KeyId, Arc<ServerKeys>)>>,
@@ -62,7 +62,7 @@ impl Known {
         // Those of the epoch before go first: both would be twice the memory.
         *cached = None;
         let keys = Arc::new(ServerKeys::parse(c, galois, r.rest()).map_err(missing)?);
-        // A new epoch: nobody needs the keys of the old one.
+        // A new epoch: the keys of the old one are not needed any more.
         locked(&self.clients).retain(|(id, _), _| *id == key.tag.key_id);
         *cached = Some((key.tag.key_id, Arc::clone(&keys)));
         Ok(keys)

@@ -43,7 +43,7 @@ const MARGIN: u32 = 3;
 const FOLD_NOISE_17: u32 = 27;
 const FOLD_NOISE_33: u32 = 44;
 
-/// What the cohort must agree on.
+/// The parameters that the cohort must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PastaParams {
     pub bounds: Bounds,
@@ -62,7 +62,7 @@ impl PastaParams {
     }
 }
 
-/// What the three places agree on; no key is in it.
+/// The state that the three sides share. It contains no key.
 pub struct Shared {
     pub params: PastaParams,
     pub context: Arc<Context>,
@@ -89,7 +89,7 @@ pub fn predicted_noise(variant: Variant, field: Field) -> u32 {
 #[derive(Clone)]
 pub struct PastaBfv {
     shared: Arc<Shared>,
-    /// On a server, what it has learnt.
+    /// On a server, the state that its aggregators share.
     known: Arc<Known>,
 }
 

@@ -24,7 +24,7 @@ pub struct Summand {
     pub key: Arc<EncryptedKey>,
 }
 
-/// What all pieces of an aggregate have in common.
+/// The data that all work items of an aggregate share.
 pub struct Common {
     pub round: RoundId,
     pub summands: Vec<Summand>,
@@ -185,7 +185,7 @@ pub fn run_work_item(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]
     piece.compute(c, keys, &common, &mut |_| Ok(()))
 }
 
-/// Refuses what is no result of [`work`]: a worker that failed half way.
+/// Fails for bytes that [`run_work_item`] does not return, as from a worker that failed half way.
 pub fn check_result(c: &Context, result: &[u8]) -> Result<()> {
     let mut r = Reader::new(result);
     let length = r.length()?;
@@ -194,7 +194,7 @@ pub fn check_result(c: &Context, result: &[u8]) -> Result<()> {
     c.server()?.ring.ciphertext("a worker's ciphertext", ciphertext, c.final_primes()).map(drop)
 }
 
-/// Refuses words that are none of the field's.
+/// Fails for words that are not in the field.
 pub fn check_words(c: &Context, packed: &[u8], words: usize) -> Result<()> {
     let bits = c.field.bits();
     check_stream(packed, words, bits)?;

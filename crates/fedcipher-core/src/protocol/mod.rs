@@ -4,7 +4,7 @@
 //! tags and
 //! signatures. An [`Encryption`] takes every piece once and in order, and ends with both.
 //!
-//! An aggregate: [`Receiver`] checks the head ([`CheckedHead`]). Once all bytes are present it claims the sum on disk
+//! An aggregate: [`Receiver`] checks the head (`CheckedHead`). Once all bytes are present it claims the sum on disk
 //! ([`ClaimedSum`]), and then checks the tag ([`Proven`]). Only a proven sum becomes [`Opened`], and only [`Opened`]
 //! has
 //! values. A failure that may leak key bits closes the key.

@@ -32,7 +32,7 @@ pub(crate) struct CipherOpener {
     session: Option<Arc<Session>>,
     blocks: Vec<Block>,
     pieces: Vec<Piece>,
-    /// None for who has no key for tags.
+    /// `None` for a party without a MAC key.
     mac: Option<RoundMac>,
     /// The pads that clients have drawn, summed; none where they draw none.
     pub pads: Option<Zeroizing<Element>>,

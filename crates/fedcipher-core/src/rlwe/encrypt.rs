@@ -116,11 +116,11 @@ pub(crate) struct CipherEncryptor {
     /// A device that has the secret.
     pub session: Option<Arc<Session>>,
     pub claimed: ClaimedRound,
-    /// What a is made of.
+    /// The seed of the public polynomials a.
     pub seed: [u8; 32],
     pub prefix: Vec<u8>,
-    /// Made in the offline phase, or none. Whoever seals a piece takes its mask, which is wiped there: by all threads,
-    /// and out of their caches.
+    /// The masks of the offline phase, if any. The encryption of a piece takes its mask and wipes it there: with all
+    /// threads, and out of their caches.
     pub masks: Vec<Mutex<Option<Mask>>>,
     pub blocks: Vec<Block>,
     pub pieces: Vec<Piece>,
@@ -240,7 +240,7 @@ impl CipherEncryptor {
         self.tag_maker().mac.noise_hasher(index * self.derived.ring.n)
     }
 
-    /// A piece's part of the tag, from that of its fields and that of its noise.
+    /// A piece's part of the tag, from its fields and its noise.
     fn hash(&self, fields: PolyEval, noise: PolyEval) -> PolyEval {
         let mut hash = self.tag_maker().scale_by_weight(fields);
         hash += noise;
@@ -277,7 +277,7 @@ impl CipherEncryptor {
         Ok(self.hash(fields, noises.hash()))
     }
 
-    /// c0 from a device, or the core's where it made none, to the wire; what the noise tag is made of.
+    /// Writes c0 from a device, or from the core if the device made none. Returns the noise that the tag covers.
     fn write_sums(
         &self,
         made: Option<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Parameters of the additive BFV scheme: what the user picks, and what follows from it.
+//! Parameters of the additive BFV scheme: the user's choices, and the values derived from them.
 
 use super::accelerator::Arithmetic;
 use super::divide::Divisor;
@@ -31,7 +31,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// In encodings; a number keeps its meaning for ever.
+    /// The number in encodings. A number keeps its meaning in all versions.
     #[must_use]
     pub fn number(self) -> u64 {
         match self {
@@ -42,7 +42,7 @@ impl Preset {
     }
 }
 
-/// What the cohort must agree on.
+/// The parameters that the cohort must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BfvParams {
     pub bounds: Bounds,
@@ -179,7 +179,7 @@ impl Derived {
         out
     }
 
-    /// What a device has to be set to.
+    /// The setting of a device.
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {
         let (ring, Modulus { t, delta, .. }) = (&self.ring, self.values);
@@ -246,7 +246,7 @@ impl Modulus {
         })
     }
 
-    /// What is sent of a coefficient.
+    /// The part of a coefficient that is sent.
     #[must_use]
     pub fn compress(&self, x: u128) -> u128 {
         compress(x, self.up_drop)
@@ -263,7 +263,7 @@ impl Modulus {
         if self.sums_whole() {
             let (mut x, mut left) = (value, self.up_drop);
             while left > 0 {
-                // What is divided has 127 bits at most.
+                // The dividend has at most 127 bits.
                 let by = left.min(127 - self.log_q);
                 (x, left) = (self.by_q.divide(x << by).1, left - by);
             }
@@ -281,7 +281,7 @@ impl Modulus {
         self.compress(self.q - 1)
     }
 
-    /// What a sender can have made of a coefficient, back to one mod q.
+    /// Converts a received coefficient back to one mod q.
     #[must_use]
     pub fn expand(&self, sent: u128) -> u128 {
         let x = up(sent, self.up_drop);

@@ -159,7 +159,7 @@ fn run(options: Options) -> Result<ExitCode> {
             if !role.is_reached() && names != LOCAL {
                 let role = role.name();
                 let reason =
-                    format!("nobody connects to a {role}, so that its certificate is for no --name; leave it out");
+                    format!("a {role} accepts no connections, so its certificate takes no --name; leave it out");
                 return Err(Error::Configuration(reason));
             }
             let mut terms = Terms::days(days, names);
@@ -180,7 +180,7 @@ fn run(options: Options) -> Result<ExitCode> {
             let (devices, most) = (party.devices.len(), store.corrupt_clients()?);
             if devices as u64 > most {
                 say(format!(
-                    "note: whoever takes over {party} has {devices} clients, and only {most} may lie here: it can open an \
+                    "note: an attacker who takes over {party} has {devices} clients, and only {most} may lie here: it can open an \
                      upload in a sum with updates of its own. Give each host the device of one client"
                 ))?;
             }

@@ -108,7 +108,7 @@ mod simd {
         as_arrays::<8, u64>(row).0
     }
 
-    /// That part of up to TERMS rows; the last again where there are no so many.
+    /// That part of up to TERMS rows. If there are fewer rows, the last one is repeated.
     #[inline(always)]
     fn some<'a>(rows: &[&'a [u64]], at: Range<usize>) -> [&'a [Eight]; TERMS] {
         std::array::from_fn(|i| &eights(rows[i.min(rows.len() - 1)])[at.clone()])

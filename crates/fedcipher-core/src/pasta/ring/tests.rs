@@ -244,7 +244,7 @@ fn damaged_bytes_are_errors() {
         longer.push(0);
         assert!(!read(&longer), "{k}");
     }
-    // A residue that is none of its prime's: both are 54 bits.
+    // A residue that is out of its prime's range: both have 54 bits.
     let at = ciphertext.len() - 200;
     let mut beyond = ciphertext.clone();
     beyond[at..at + 16].fill(0xff);
