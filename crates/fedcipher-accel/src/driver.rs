@@ -324,7 +324,7 @@ impl<B: Bus> Accelerator for Driver<B> {
     fn decrypt(&mut self, jobs: &[SumJob]) -> fedcipher_core::Result<Vec<Decoded>> {
         let decoded = self.decrypt_all(jobs);
         if matches!(decoded, Err(Error::Failed(Code::Plaintext))) {
-            // A sum that does not open says nothing of the device; it goes on.
+            // A sum that does not open reveals nothing about the device, so the device stays in use.
             self.clear()?;
         }
         Ok(decoded?)

@@ -80,7 +80,7 @@ fn additions(c: &mut Criterion) {
     }
 }
 
-/// Of the same update by every client.
+/// Aggregates the same update from every client.
 fn aggregate(scheme: &impl Scheme, keys: &KeySet, request: &Request<'_>) -> Vec<u8> {
     let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
     for key in &keys.clients {

@@ -56,14 +56,14 @@ fn told(place: &Path, exposed: Exposed) -> String {
     }
 }
 
-/// What else to do where only a group of this process stands against a file or folder.
+/// A further remedy if only a group of this process may read or replace a file or folder.
 fn trust_group(about: Option<&Metadata>) -> String {
     about.and_then(os::group_to_trust).map_or_else(String::new, |group| {
         format!(" (if only this service is in group {group}, set {TRUSTED_GROUP}={group}: docs/deploy.md)")
     })
 }
 
-/// What to do where others may read a key file, that is, where its modes come from.
+/// The remedy if other users may read a key file. It depends on the source of the file's modes.
 fn unread(path: &Path, about: &Metadata) -> String {
     if container::in_kubernetes() {
         return format!(
@@ -157,7 +157,7 @@ fn is_read_only(e: &std::io::Error) -> bool {
     matches!(e.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 
-/// What to say where the state folder alone knows of a key's use: see [`InUse::first_in_state`].
+/// The warning if only the state folder knows of a key's use: see [`InUse::first_in_state`].
 #[must_use]
 pub fn only_in(path: &Path, state: &Path) -> String {
     format!(

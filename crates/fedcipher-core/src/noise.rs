@@ -33,7 +33,7 @@ pub struct DiscreteGaussian {
 }
 
 impl DiscreteGaussian {
-    /// Of the variance `numerator / 2^shift`, at least 1/4.
+    /// A sampler of variance `numerator / 2^shift`, at least 1/4.
     pub fn new(numerator: u64, shift: u32) -> Result<Self> {
         let denominator = 1u128.checked_shl(shift).filter(|d| *d <= 4 * u128::from(numerator));
         let Some(denominator) = denominator.filter(|_| (1..=MAX_NUMERATOR).contains(&numerator)) else {
@@ -120,7 +120,7 @@ fn fraction(random: &mut Stream, mut a: u128, b: u128) -> bool {
     }
 }
 
-/// What bounds one client's update.
+/// The limits of one client's update.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Largest L2 norm, in the update's own unit.

@@ -165,7 +165,7 @@ pub fn is_key(key: &[u8; VERIFY_LEN]) -> bool {
 /// A claimed message, and its signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
-    /// Whose signature it is.
+    /// The party that signed.
     pub party: ClientId,
     pub key: &'a [u8; VERIFY_LEN],
     pub purpose: Purpose,

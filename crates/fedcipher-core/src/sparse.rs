@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 /// statistics, which error feedback would push past their goal (a variance below zero).
 const WHOLE_BELOW: usize = 256;
 
-/// Of a tensor's coordinates, how many in four are where the reference is largest; the others are random, so that
-/// every coordinate's turn comes. Three of four train worse: `tools/sparse_share.py` measures other shares.
+/// The number of coordinates in four that are chosen where the reference is largest. The others are random, so that
+/// every coordinate gets its turn. Three of four train worse: `tools/sparse_share.py` measures other shares.
 const LARGEST_OF_FOUR: usize = 1;
 
 const LABEL: &[u8] = b"fedcipher common set v1";

@@ -400,7 +400,7 @@ fn attack_02_a_chosen_ciphertext_is_refused() {
     let (c0, c1) = (polynomial(q, &|_| d.values.delta), polynomial(q, &|k| if k == 0 { d.values.delta } else { 0 }));
     let error = refused(&bfv, &keys.clients[0], &header.frame(&[&[1], &c0[..], &c1[..], &[0; 16]].concat()));
     assert!(matches!(error, Error::Frame { .. }), "{error}");
-    // In the one form there is, of seeds: nobody has made a tag of it.
+    // In the only form, of seeds: without a tag.
     let c0 = polynomial(d.values.down_bits, &|_| d.values.delta);
     let error = refused(&bfv, &keys.clients[0], &header.frame(&[&[7; 96], &c0[..], &[0; 16]].concat()));
     assert!(matches!(error, Error::Tag | Error::Decrypt { .. }), "{error}");
@@ -511,7 +511,7 @@ fn attack_12_updates_of_different_models_do_not_sum() {
             let error = refused(world.scheme.as_ref(), &world.epochs[1].clients[0], &aggregate);
             assert!(matches!(error, Error::Tag), "{name}: {error}");
         }
-        // And whoever knows its own model of the round learns of it even where all others agree.
+        // A client that knows its own model of the round detects this even if all others agree.
         let others = [0, 1, 3].map(|k| round.updates[k].clone());
         let honest = world.add(server, &others).unwrap();
         let decryptor = world.scheme.decryptor(&world.epochs[1].clients[2], None).unwrap();
@@ -668,8 +668,8 @@ fn a_sum_counts_in_one_memory() {
     }
 }
 
-/// One aggregate a round, none older than the last; the same bytes again are fine. A decryptor that answers twice is an
-/// oracle, also when all it says is no.
+/// One aggregate a round, and never an older one than the last; the same bytes again are accepted. A decryptor that
+/// answers twice is an oracle, even if its only answer is a rejection.
 #[test]
 fn a_round_has_one_opening_also_after_a_restart() {
     for (name, world) in worlds() {

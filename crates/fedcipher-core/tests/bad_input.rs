@@ -189,7 +189,7 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         let mut flipped = sound.clone();
         flipped[200] ^= 4;
         refuse(&flipped, "FrameError");
-        // Right checksum, wrong payload length: somebody's, and the client's own.
+        // A right checksum with a wrong payload length: another party's, and the client's own.
         let parsed = wire::parse(&sound).unwrap();
         let (body, end) = parsed.payload.split_at(parsed.payload.len() - END_LEN);
         let longer = [body, &[0; 9]].concat();
@@ -650,7 +650,7 @@ fn nothing_is_added_to_a_sum_that_has_been_handed_out() {
         let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, 3))).collect();
         let frames: Vec<_> = clients.iter().map(|c| encrypt(scheme.as_ref(), &keys, &layout, 1, c, &[])).collect();
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
-        // Too few are no reason to stop waiting for more.
+        // Too few clients do not end the wait for more.
         assert!(matches!(aggregator.finish(), Err(Error::EmptyCohort)), "{}", scheme.name());
         aggregator.add(&frames[0]).unwrap();
         aggregator.add(&frames[1]).unwrap();
@@ -680,7 +680,7 @@ fn a_client_without_a_neighbour_is_refused() {
         let error = decryptor.decrypt(&aggregate, &Expect::default(), Sums::default()).unwrap_err();
         let unknown = matches!(error, Error::UnknownClient { client } if client.get() == u32::MAX);
         assert!(unknown || matches!(error, Error::Tag), "{error}");
-        // And a key for it, from whoever makes keys otherwise.
+        // A key for it too, from another maker of keys.
         let mut key = keys.clients[0].clone();
         key.client = ClientId::new(u32::MAX);
         assert!(matches!(scheme.encryptor(&key, None).err(), Some(Error::UnknownClient { .. })));

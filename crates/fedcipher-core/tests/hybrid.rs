@@ -53,7 +53,7 @@ fn one_evaluation(variant: Variant, p: u64) {
     pasta.encrypt(77, &mut words);
     let diagonals = Diagonals::new(&context, 77, 0, present).unwrap();
     let transcipher = Transcipher::new(&context, &keys).unwrap();
-    // SAFETY: the key is the test's own; its timing tells nobody anything.
+    // SAFETY: the key is the test's own; its timing is not secret.
     let measured = |x: &Ciphertext| unsafe { secret.measure_noise(x).unwrap() } as u32;
     let theirs = |pair: &_| Ciphertext::from_bytes(&ring.ciphertext_bytes(pair), par).unwrap();
 

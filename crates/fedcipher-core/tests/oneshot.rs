@@ -133,7 +133,7 @@ impl Round {
         }
     }
 
-    /// The secrets of a member's prekeys, by number, as whoever has its files gets them.
+    /// The secrets of a member's prekeys, by number, as a holder of its files reads them.
     fn secrets(&self, member: u32) -> BTreeMap<u64, HpkeSecretKey> {
         let name = format!("{}-{member}.prekeys", wire::hex(&self.keys.server.tag.key_id));
         let bytes = std::fs::read(self.state.path().join(name)).unwrap();
@@ -161,7 +161,7 @@ impl Round {
         at..at + lengths[member]
     }
 
-    /// A client's share for a member, as an update holds it, opened by whoever has these secrets.
+    /// A client's share for a member in an update, opened with these secrets.
     fn opened_share(
         &self,
         frame: &[u8],
@@ -588,7 +588,7 @@ fn sealed_as(round: &Round, id: usize, member: u32, share: &[u8]) -> Vec<u8> {
     envelope.encrypt_share(&context.share_data(own, tag, ciphertexts.as_bytes()), share).unwrap()
 }
 
-/// A share that opens and is none: nobody can tell whose it is, and the round does not open.
+/// A share that opens and is invalid: the client cannot be named, and the round does not open.
 #[test]
 fn a_false_share_spoils_the_round_and_opens_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
@@ -664,7 +664,7 @@ fn with_lie(round: &Round, lie: &[u8]) -> Box<dyn Aggregator> {
     aggregator
 }
 
-/// What opens under the secret that the client has signed, and is no share: one member's word is enough.
+/// A share that opens under the secret that the client has signed, and is invalid: one member's word is enough.
 #[test]
 fn a_share_that_is_none_is_proven_by_one_member() {
     let round = round(params(8), &[0, 1, 2, 3]);
@@ -687,8 +687,8 @@ fn a_share_that_is_none_is_proven_by_one_member() {
     }
 }
 
-/// A member that accuses an honest client: with the true secret, everybody sees the good share; with another, nobody sees
-/// anything.
+/// A member that accuses an honest client. The true secret shows the valid share to all parties; another secret shows
+/// nothing.
 #[test]
 fn an_accusation_of_an_honest_client_proves_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
@@ -844,7 +844,7 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     assert!(given(&old).is_err());
 }
 
-/// Either half of a signature forged, never both: of Ed25519 or of ML-DSA-65 the adversary has everybody's keys.
+/// One half of a signature forged, never both: the adversary has all Ed25519 keys or all ML-DSA-65 keys.
 #[test]
 fn an_update_with_one_forged_half_is_added_by_no_server_and_no_member() {
     let round = round(params(8), &[0, 1, 2, 3]);
@@ -974,7 +974,7 @@ proptest! {
     }
 }
 
-/// A record that was damaged is nobody's prekey; what of its secret is left goes with the next change.
+/// A damaged record is not a prekey of any member. The next change wipes the rest of its secret.
 #[test]
 fn a_damaged_prekey_is_overwritten_too() {
     let round = round(params(8), &[0, 1, 2, 3]);

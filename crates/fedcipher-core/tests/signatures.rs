@@ -170,7 +170,7 @@ fn server(odd: &Odd) -> bool {
     }
 }
 
-/// A member of a committee, which checks all clients' signatures at once; none where nobody makes a roster of this key.
+/// A committee member, which checks all clients' signatures at once; `None` if this key has no roster.
 fn member(odd: &Odd) -> Option<bool> {
     let scheme = Oneshot::new(OneshotParams {
         bounds: Bounds::new(5, Weight::new(3), Some(3)).unwrap(),

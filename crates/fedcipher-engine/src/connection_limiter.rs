@@ -97,7 +97,7 @@ impl Open {
         Some(entry)
     }
 
-    /// Closes the oldest connection that has made no call; if there is none, the oldest without an active call. If
+    /// Closes the oldest connection that has made no call; otherwise the oldest without an active call. If
     /// `origin` is given, only its connections are considered.
     fn make_room(&mut self, origin: Option<Origin>) -> bool {
         let idle = || self.all.iter().filter(|(_, e)| e.calls == 0 && origin.is_none_or(|origin| origin == e.origin));

@@ -114,7 +114,7 @@ fn a_clock_that_jumps_and_a_machine_that_boots_bring_no_rotation_sooner() {
     for back in [0, HOUR, 10 * HOUR + 3599] {
         assert_eq!(authority.replace_closed(&at(back)).unwrap(), None);
     }
-    // How long a machine was off nobody can tell: the hour begins with what it says first.
+    // The time that a machine was off is unknown: the hour begins with its first report.
     let booted = |seconds| BootTime { boot: "second".into(), seconds };
     for seconds in [99 * HOUR, 99 * HOUR + 1, 99 * HOUR + 3599] {
         assert_eq!(authority.replace_closed(&booted(seconds)).unwrap(), None);

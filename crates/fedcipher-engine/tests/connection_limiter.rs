@@ -19,13 +19,13 @@ fn limiter() -> (Arc<ConnectionLimiter>, OnRejected) {
     let on_rejected = OnRejected::default();
     let told = Arc::clone(&on_rejected);
     let limiter = ConnectionLimiter::new(Box::new(move |origin, what| told.lock().unwrap().push((origin, what))));
-    // Half are kept for what is no connection, and one may take two.
+    // Half of the descriptors are kept for other uses, and a connection may take two.
     let limit = Rlimit { current: Some(4 * MAX_CONNECTIONS as u64), maximum: getrlimit(Resource::Nofile).maximum };
     setrlimit(Resource::Nofile, limit).unwrap();
     (limiter, on_rejected)
 }
 
-/// Connections, each with a call under way if they are at work.
+/// Connections, each with an active call if `at_work`.
 fn admitted(
     limiter: &Arc<ConnectionLimiter>,
     origin: Origin,
@@ -63,7 +63,7 @@ async fn who_has_said_nothing_makes_room_the_oldest_first() {
     let (mut oldest, _) = silent.remove(0);
     assert_eq!(oldest.ended().await.kind(), ErrorKind::ConnectionAborted);
     drop(oldest);
-    // For anybody, once all are.
+    // For any origin, once all are in use.
     let others = admitted(&limiter, OTHER, MAX_CONNECTIONS / 2, true);
     let third = admitted(&limiter, Origin::User(3), 1, true);
     let (mut oldest, _) = silent.remove(0);
@@ -73,7 +73,7 @@ async fn who_has_said_nothing_makes_room_the_oldest_first() {
     drop((silent, own, others, third));
 }
 
-/// Who has been refused once, or has called long ago, answers pings for ever.
+/// A peer that was rejected once, or called long ago, could answer pings for any length of time.
 async fn whose_calls_are_over_makes_room_after_those_who_have_said_nothing() {
     let (limiter, on_rejected) = limiter();
     let mut held = admitted(&limiter, ONE, MAX_CONNECTIONS / 2, true);

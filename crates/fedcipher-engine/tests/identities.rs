@@ -32,7 +32,7 @@ fn an_identity_is_one_devices_and_stays_it() {
     authority.show_card("one", &first.0, &first.1).unwrap();
     let other = authority.show_card("one", &second.0, &second.1).unwrap_err();
     assert!(matches!(other, Error::OtherIdentity { .. }), "{other}");
-    // Also with another key to seal to: who signs is who it is.
+    // Also with another encryption key: the signing key names the party.
     for sealing in [&first.1, &second.1] {
         let taken = authority.show_card("two", &first.0, sealing).unwrap_err();
         assert!(matches!(&taken, Error::Access(why) if why.contains("of another device")), "{taken}");

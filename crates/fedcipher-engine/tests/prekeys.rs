@@ -183,7 +183,7 @@ impl Running {
         aggregator
     }
 
-    /// A round of all: its mean, at the device that is no member.
+    /// A round of all clients: its mean, at the device that is not a member.
     fn round(&mut self, round: u64, prekeys: &[Vec<u8>]) -> f32 {
         let mut aggregator = self.requests(round, prekeys);
         for (member, request) in aggregator.requests().unwrap() {

@@ -1,4 +1,4 @@
-//! What a revocation leaves when whoever asked for it has gone.
+//! The state that a revocation leaves when its caller has gone.
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

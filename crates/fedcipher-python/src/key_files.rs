@@ -35,8 +35,8 @@ pub fn changeable(path: PathBuf) -> PyResult<Option<String>> {
 }
 
 /// Takes a key file into use with the ledgers of folder `state`: for this process's life, or until it has taken
-/// `MAX_HELD` others. What keeps rounds apart is the ledger, which needs no lock that lasts. Returns what to warn of, where
-/// that folder alone knows of the key's use from now on.
+/// `MAX_HELD` others. The ledger keeps rounds apart, and needs no lasting lock. Returns a warning if only that folder
+/// knows of the key's use from now on.
 #[pyfunction]
 pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: PathBuf) -> PyResult<Option<String>> {
     let key = &key.0;

@@ -102,7 +102,7 @@ struct Levels(Core);
 
 #[pymethods]
 impl Levels {
-    /// Those of the bits alone, `2^bits - 2`; a scheme has those that fill the fields of its sums.
+    /// The levels of the bits alone, `2^bits - 2`. A scheme has the levels that fill the fields of its sums.
     #[new]
     fn new() -> Self {
         Levels(Core::default())
@@ -257,7 +257,7 @@ impl Scheme {
         Levels(self.0.values().levels)
     }
 
-    /// Bits of the lanes beside an update, of counts and of digits; None where all values have lanes of one width.
+    /// Bits of the lanes beside an update, of counts and of digits; None if all values have lanes of one width.
     fn lane_bits(&self) -> Option<(u32, u32)> {
         self.0.values().lanes.map(|bits| (bits.count, bits.digit))
     }
@@ -333,7 +333,8 @@ impl Scheme {
         self.0.require_committee().and_then(|of| of.with_joined(&key.0, &joined)).map(ClientKey).map_err(raise)
     }
 
-    /// The roster of a party's key, and who has joined it as the key knows; None where it needs no signatures.
+    /// The roster of a party's key, and the parties that have joined it as the key knows; None if the key needs no
+    /// signatures.
     fn roster_of(&self, key: &ClientKey) -> PyResult<(committee::Roster, Option<BTreeSet<Int<ClientId>>>)> {
         let (roster, joined) = self.0.require_committee().and_then(|of| of.roster_of(&key.0)).map_err(raise)?;
         Ok((committee::Roster(roster), joined.map(|joined| joined.into_iter().map(Int).collect())))
@@ -525,7 +526,7 @@ impl Aggregator {
         Ok(requests.into_iter().map(|(member, frame)| (Int(member), PyBytes::new(py, &frame))).collect())
     }
 
-    /// Checks and keeps a member's answer: whose it is.
+    /// Checks and keeps a member's answer. Returns the member's number.
     fn answer(&self, py: Python<'_>, frame: &[u8]) -> PyResult<Int<ClientId>> {
         at_work_on(py, &self.0, |object| object.require_committee()?.answer(frame)).map(Int).map_err(raise)
     }
@@ -882,7 +883,7 @@ fn layout_of(frame: &[u8]) -> PyResult<Layout> {
     codec::Layout::decode(&frame.header.layout).map(Layout).map_err(raise)
 }
 
-/// What this build has beyond the core, by the names that `cargo build --features` takes.
+/// The features of this build beyond the core, by the names of `cargo build --features`.
 const FEATURES: &[&str] = &[
     #[cfg(feature = "engine-client")]
     "engine-client",

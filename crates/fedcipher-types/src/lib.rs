@@ -32,7 +32,7 @@ macro_rules! number {
                 self.0
             }
 
-            /// Of each of these numbers, in the same order.
+            /// Each of these numbers as this type, in the same order.
             #[must_use]
             pub fn list(numbers: impl IntoIterator<Item = $inner>) -> Vec<Self> {
                 numbers.into_iter().map(Self::new).collect()

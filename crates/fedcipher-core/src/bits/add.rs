@@ -175,7 +175,7 @@ fn words(
         made[i] = word(of(a[i]), of(b[i]), tops[i], carry).to_le_bytes();
     }
     if n > 0 {
-        // Of the first word of a stream.
+        // The first word of a stream.
         made[0] = word(of(a[0]), of(b[0]), tops[0], false).to_le_bytes();
     }
 }

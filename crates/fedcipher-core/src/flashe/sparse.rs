@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// What `tools/permutation.py` prints, which has another library's AES.
+    /// The output of `tools/permutation.py`, which uses another library's AES.
     const KNOWN: [(usize, [u32; 4], &str); 5] = [
         (10, [9, 5, 2, 4], "253dadac435e7159d233d628a690333595cbcbeb5c6c31a7821199e7babf524a"),
         (1000, [204, 635, 373, 469], "ac027571b7cde5f438e5f67a8a74859ba23c9d554e9ba8bb2877714b85dbb52f"),

@@ -1,4 +1,4 @@
-//! What key files and ledgers ask of the system. Everything that Unix and Windows do differently is here.
+//! The system functions for key files and ledgers. All differences between Unix and Windows are here.
 
 #[cfg(unix)]
 mod unix;
@@ -14,7 +14,7 @@ pub use windows::*;
 /// process is in.
 pub const TRUSTED_GROUP: &str = "FEDCIPHER_TRUSTED_GROUP";
 
-/// What owners and modes, which only Unix has, say against a key that lies there.
+/// Objections to a key's place by its owners and modes. Only Unix has these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(windows, expect(dead_code, reason = "no modes there"))]
 pub enum Exposed {

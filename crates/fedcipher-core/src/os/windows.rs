@@ -43,7 +43,7 @@ pub fn open_no_link(path: &Path, write: bool) -> Result<File> {
     Ok(file)
 }
 
-/// What [`open_no_link`] says of a link.
+/// The error of [`open_no_link`] for a link.
 #[derive(Debug, thiserror::Error)]
 #[error("a symbolic link")]
 struct Link;

@@ -177,7 +177,7 @@ pub fn parts<'a>(
     Parts { pieces: pieces.collect(), common: common.to_bytes() }
 }
 
-/// What [`parts`] handed out, done.
+/// Does one work item made by [`parts`].
 pub fn run_work_item(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
     let common = Common::parse(c, common)?;
     let piece = WorkItem::parse(c, piece, common.summands.len())?;

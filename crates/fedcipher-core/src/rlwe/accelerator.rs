@@ -100,7 +100,7 @@ pub(crate) struct Session {
 
 struct Held {
     accelerator: Box<dyn Accelerator>,
-    /// Whose masks wait, by their seed; which ciphertext's is the next; how many.
+    /// The seed of the waiting masks; then the index of the next ciphertext, and the number of masks.
     seed: [u8; 32],
     next: usize,
     waiting: usize,
@@ -142,7 +142,7 @@ impl Session {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `work` on the device; None where it failed and the core is to do it.
+    /// Runs `work` on the device. Returns `None` if the device failed and the core takes over.
     fn with<T>(&self, work: impl FnOnce(&mut Held) -> Result<T>) -> Result<Option<T>> {
         let mut held = self.lock();
         let (began, waited) = (Instant::now(), held.accelerator.usage().wait_seconds);

@@ -34,9 +34,9 @@ pub(crate) struct CipherOpener {
     pieces: Vec<Piece>,
     /// `None` for a party without a MAC key.
     mac: Option<RoundMac>,
-    /// The pads that clients have drawn, summed; none where they draw none.
+    /// The sum of the pads that the clients have drawn; `None` if they draw none.
     pub pads: Option<Zeroizing<Element>>,
-    /// What c1 is made of, and how often each counts.
+    /// The seed of each part of c1, with its factor.
     seeds: Vec<([u8; 32], u64)>,
     prefix: usize,
     weight: TotalWeight,
@@ -129,7 +129,7 @@ impl CipherOpener {
                 outside |= none;
             }
         }
-        // Of a whole ciphertext, as below: a refusal shows, and not which coefficient it is for.
+        // For a whole ciphertext, as below: a rejection is visible, but not the coefficient that caused it.
         if shown(outside != 0) {
             return Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() });
         }

@@ -27,7 +27,7 @@ const RUN: usize = 512;
 struct Offline {
     seed: [u8; 32],
     masks: Vec<Mask>,
-    /// Whose it is: a process forked off must not use it again.
+    /// The process that made this. A forked process must not use it again.
     process: u32,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Mask {
     errors: Zeroizing<Vec<i8>>,
 }
 
-/// What public polynomials are made of. It travels with them.
+/// A fresh seed of public polynomials. It travels with them.
 fn fresh_seed() -> Result<[u8; 32]> {
     Ok(shown(*random_bytes::<32>()?))
 }
@@ -174,7 +174,7 @@ fn cover(
     wire: &mut [[u8; 16]],
 ) {
     let (delta, drop) = (modulus.delta, modulus.up_drop);
-    // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
+    // Dropping bits adds half a unit less the dropped bits. The sum is shifted so that it is never negative.
     let half = (1u32 << drop) >> 1;
     let (low, most) = ((1u32 << drop) - 1, modulus.fresh_noise as u32 + half);
     for ((((m, sum), error), noise), wire) in packed.iter().zip(sums).zip(errors).zip(noise).zip(wire) {

@@ -59,7 +59,7 @@ pub struct Derived {
     pub ring: Ring,
     /// The distribution of errors.
     pub error: Binomial,
-    /// That of values of the middle one of the cohort's widths, which a device is set to.
+    /// The modulus for the middle one of the cohort's widths. A device is set to it.
     pub values: Modulus,
     pub lanes: LaneBits,
     packings: Vec<Arc<Packing>>,
@@ -223,7 +223,7 @@ impl Derived {
 }
 
 impl Modulus {
-    /// None where the noise of `terms` ciphertexts has no room.
+    /// Fails with `None` if the noise of `terms` ciphertexts does not fit.
     fn new(ring: &Ring, (t, delta): (u128, u128), terms: u128, error: Binomial, drops: bool) -> Option<Self> {
         let (q, log_q, half) = (ring.q, ring.log_q(), delta / 2);
         if terms * error.bound() >= half {
@@ -393,7 +393,7 @@ fn noise_error(params: &BfvParams) -> Error {
     )
 }
 
-/// Most plaintext bits that leave room for `noise`; none where these are hardly any.
+/// The most plaintext bits that leave room for `noise`; `None` if hardly any are left.
 fn most_capacity(ring: &Ring, noise: u128) -> Option<u32> {
     let noise_bits = 128 - (2 * (noise + 1)).leading_zeros();
     (ring.log_q() - 1).checked_sub(noise_bits).filter(|capacity| *capacity >= 8)

@@ -163,7 +163,7 @@ pub fn is_key(key: &[u8]) -> bool {
 /// A claimed message, and its signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
-    /// Whose signature it is.
+    /// The party that signed.
     pub party: ClientId,
     pub key: &'a [u8],
     pub purpose: Purpose,
@@ -172,7 +172,7 @@ pub struct Signed<'a> {
 }
 
 impl Signed<'_> {
-    /// The Ed25519 half, still to be checked; none where the ML-DSA-65 half does not hold, or a length is wrong.
+    /// The Ed25519 half, still to be checked; `None` if the ML-DSA-65 half is invalid or a length is wrong.
     fn item(&self) -> Option<Item> {
         item_in(self.purpose.domain(), self.message, self.key, self.signature)
     }

@@ -1,4 +1,4 @@
-//! Rounds as tests tell them: who takes part, with what weight, and what the sum must be.
+//! Rounds as tests describe them: the clients, their weights, and the expected sum.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

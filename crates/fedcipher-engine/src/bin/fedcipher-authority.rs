@@ -97,8 +97,8 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         members: Vec<String>,
     },
-    /// Give a party no further epoch, refuse what it sends, and rotate. Status 3: revoked, and the rotation
-    /// follows when the round under way is settled.
+    /// Give a party no further epoch, reject its messages, and rotate. Status 3: revoked, and the rotation
+    /// follows when the current round is complete.
     Revoke {
         name: String,
         /// Leave the current epoch as it is: the device still holds its key.

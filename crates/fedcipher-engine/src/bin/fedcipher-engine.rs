@@ -79,7 +79,7 @@ struct Serve {
     /// A user that may use a device over the Unix socket, once for each device. The engine's own user and root use all.
     #[arg(long, value_name = "UID=DEVICE")]
     allow_uid: Vec<UserDevice>,
-    /// Group (name or number) that may open the Unix socket; who of it may use the engine, --allow-uid says.
+    /// Group (name or number) that may open the Unix socket; --allow-uid says which users may use the engine.
     #[arg(long)]
     socket_group: Option<String>,
     /// host:port of the Prometheus page.
@@ -88,13 +88,13 @@ struct Serve {
     /// Seconds between two looks for a new key epoch, and for hosts that have been revoked.
     #[arg(long, default_value_t = 5)]
     refresh: u64,
-    /// Seconds between two looks for prekeys of a committee that are too old: they are deleted though nobody asks.
+    /// Seconds between two checks for expired prekeys of a committee. They are deleted even without a call.
     #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..=3600))]
     expire: u64,
     /// Longest silence of a host in mid-stream, and longest time in which a request that is one message comes in, seconds.
     #[arg(long, default_value_t = 30)]
     stall: u64,
-    /// Longest wait for streams under way after SIGTERM, seconds.
+    /// Longest wait for active streams after SIGTERM, seconds.
     #[arg(long, default_value_t = 30)]
     drain: u64,
     /// Largest update that is precomputed, in values: what is made ahead stays in memory.

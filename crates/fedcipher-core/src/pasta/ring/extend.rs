@@ -116,7 +116,7 @@ pub fn more(degree: usize, primes: &[Prime], p: u64) -> Result<Vec<Prime>> {
 /// The tables of a product of ciphertexts with so many primes.
 pub struct Tensor {
     level: usize,
-    /// Of the additional primes.
+    /// The number of additional primes.
     more: usize,
     up: Extension,
     /// `[p x]_q / q`.

@@ -37,11 +37,11 @@ pub type Pair = [Rows; 2];
 /// Tables of the primes and of the divisors.
 pub struct Ring {
     pub degree: usize,
-    /// Those of ciphertexts, then the special prime of key switching.
+    /// The primes of ciphertexts, then the special prime of key switching.
     primes: Vec<Prime>,
     /// `[i][j]`: 1 / q_i mod q_j.
     inverses: Vec<Vec<Factor>>,
-    /// What products are made with besides, as many as those at the top need.
+    /// Additional primes for products, as many as products at the top level need.
     more: Vec<Prime>,
     /// For products by level, made when first needed.
     tensors: Mutex<BTreeMap<usize, Arc<Tensor>>>,

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Row(Vec<u64>);
 
-/// What rows have left, by size.
+/// Memory of dropped rows, by size.
 struct Left {
     keepers: usize,
     rows: BTreeMap<usize, Vec<Vec<u64>>>,
@@ -120,7 +120,7 @@ impl DerefMut for Row {
 mod tests {
     use super::*;
 
-    /// Of a length that no other test has.
+    /// A length that other tests do not use.
     const N: usize = 12_345;
 
     fn rows_left() -> usize {

@@ -34,7 +34,7 @@ fn lazy(x: u64, by: Factor, q: u64) -> u64 {
     x.wrapping_mul(by.value).wrapping_sub(high(x, by.quotient).wrapping_mul(q))
 }
 
-/// What reduces modulo a prime below 2^62.
+/// The constants that reduce modulo a prime below 2^62.
 #[derive(Debug, Clone, Copy)]
 pub struct Reducer {
     q: u64,

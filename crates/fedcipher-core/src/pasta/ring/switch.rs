@@ -72,7 +72,7 @@ impl Ring {
         self.digits_of(&coefficients, Some(x))
     }
 
-    /// The same from coefficients; `own` are their transforms, if somebody has them.
+    /// The same from coefficients; `own` are their transforms, if the caller has them.
     pub(super) fn digits_of(&self, coefficients: &Rows, own: Option<&Rows>) -> Digits {
         let each = |target: usize| {
             let prime = &self.primes[target];

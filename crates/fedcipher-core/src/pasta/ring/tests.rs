@@ -80,7 +80,7 @@ impl World {
     }
 
     fn noise(&self, ciphertext: &Ciphertext) -> usize {
-        // SAFETY: the key is the test's own; its timing tells nobody anything.
+        // SAFETY: the key is the test's own; its timing is not secret.
         unsafe { self.secret.measure_noise(ciphertext).unwrap() }
     }
 
