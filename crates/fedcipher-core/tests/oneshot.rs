@@ -807,7 +807,7 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     aggregator.add(&lacking).unwrap();
     // Another process of the client's knows the numbers.
     for error in [take(&mut first, &old), take(&mut encryptor(), &old)].map(|taken| taken.unwrap_err().to_string()) {
-        assert!(error.contains("1 members") && error.matches("is an old one").count() == 4, "{error}");
+        assert!(error.contains("1 members") && error.matches("it is old").count() == 4, "{error}");
     }
     // Damaged, or of others.
     let parsed = wire::parse(&new[0]).unwrap();
