@@ -124,7 +124,7 @@ def test_attack_18_who_sends_anothers_number_first_is_not_that_client(thief, cap
     assert THIEF not in strategy.run.nodes.client_of
     (aggregate,) = (thief.folder / "run").rglob("aggregate-*.fedc")
     assert [c for c, _ in fedcipher._native.inspect(aggregate.read_bytes())[4]] == [1, 2, 3, 4]
-    assert f"node {THIEF} is left out of round 1: SignatureError: what party 2 is said to have sent" in caplog.text
+    assert f"node {THIEF} is left out of round 1: SignatureError: a message in the name of party 2 lacks" in caplog.text
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2), (0, 0, 0), (3, 4, 0)], ids=str)

@@ -267,7 +267,7 @@ def test_the_socket_is_its_owners_alone(tmp_path):
         assert connect(target, device="client-1").client == 1
     (tmp_path / "engine.sock").unlink(missing_ok=True)
     (tmp_path / "engine.sock").write_text("somebody's")
-    with pytest.raises(errors.EngineError, match="no socket"), open_engine(tmp_path, folder):
+    with pytest.raises(errors.EngineError, match="not a socket"), open_engine(tmp_path, folder):
         pass
     assert (tmp_path / "engine.sock").read_text() == "somebody's"
     (tmp_path / "engine.sock").unlink()

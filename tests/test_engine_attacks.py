@@ -619,9 +619,9 @@ def test_attack_24_a_host_is_enrolled_for_devices_that_exist_and_shown_with_them
     with deployment(flashe(), 2, tmp_path) as run:
         for devices, said in (
             ([], "give --device NAME for each"),
-            (["client-0", "client-9"], "no enrolled device"),
-            (["aggregator"], "no enrolled device"),
-            (["a b"], "is no name|no enrolled device"),
+            (["client-0", "client-9"], "not an enrolled device"),
+            (["aggregator"], "not an enrolled device"),
+            (["a b"], "is not a valid name|not an enrolled device"),
         ):
             with pytest.raises(errors.EngineError, match=said):
                 run.host("trainer", *devices)
@@ -632,7 +632,7 @@ def test_attack_24_a_host_is_enrolled_for_devices_that_exist_and_shown_with_them
         assert "may lie" not in run.authority(*enrol[:1], "one", *enrol[2:-2], "--out", tmp_path / "one")
         assert "host trainer, may use client-0, client-1\n" in run.authority("status")
         run.authority("revoke", "client-1", "--no-rotate")
-        with pytest.raises(errors.EngineError, match="no enrolled device"):
+        with pytest.raises(errors.EngineError, match="not an enrolled device"):
             run.host("other", "client-1")
 
 

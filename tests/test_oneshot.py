@@ -199,7 +199,7 @@ def test_parties_of_a_roster_make_a_round_without_anybody_holding_all_keys():
     assert scalar.shape == ()
     for role, party in (("client", 10), ("reader", 0), ("member", 20)):
         make = {"client": scheme.encryptor, "reader": scheme.decryptor, "member": scheme.committee.member}[role]
-        with pytest.raises(errors.KeyFormatError, match=f"party {party} of the roster is no {role}"):
+        with pytest.raises(errors.KeyFormatError, match=f"party {party} of the roster is not a {role}"):
             make(key[party])
     with pytest.raises(errors.ParameterError, match="this identity is not in it"):
         scheme.committee.join(listed, _native.Identity.generate())

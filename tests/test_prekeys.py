@@ -187,7 +187,7 @@ def test_an_old_prekey_is_refused_and_the_round_goes_on_with_the_others(tmp_path
     grid.given, federation.strategy.run.sums._committee.meet = given, without
     federation.start(2)
     assert [record.unfinished for record in federation.strategy.rounds] == [None] * 2
-    assert "member 2 of the committee has published prekey" in caplog.text and "it is an old one" in caplog.text
+    assert "member 2 of the committee has published prekey" in caplog.text and "it is old" in caplog.text
     numbers = {share.number for _, share in list(recorder.shares(federation))[2 * CLIENTS * len(MEMBERS) :]}
     assert 0 in numbers and len(numbers) > 2
 
@@ -312,7 +312,7 @@ def test_a_member_forgets_by_command_and_nothing_sealed_to_it_opens(tmp_path, ca
     said = run("forget", *files[:4], capsys=capsys)
     assert said.count("nothing that was sealed to this member so far opens any more") == 4
     for member in range(4):
-        with pytest.raises(errors.PrekeyError, match="prekeys that are gone"):
+        with pytest.raises(errors.PrekeyError, match="deleted prekeys"):
             scheme.committee.member(held.client(member)).answer(requests[member])
     # It goes on with new ones.
     again = scheme.aggregator(held.server(), round=2)

@@ -109,21 +109,21 @@ MUTANTS = (
     ),
     Mutant(
         "an update may end before its last piece",
-        CORE + "protocol/sealing.rs",
+        CORE + "protocol/encryption.rs",
         "if self.next < self.sealer.pieces().len() {",
         "if false {",
         "streams",
     ),
     Mutant(
         "an aggregate in parts may end before its last piece",
-        CORE + "protocol/opening.rs",
+        CORE + "protocol/decryption.rs",
         "if self.next_len().is_some() {",
         "if false {",
         "streams",
     ),
     Mutant(
         "an aggregate in parts shows its values before its tag",
-        CORE + "protocol/opening.rs",
+        CORE + "protocol/decryption.rs",
         "self.cover.apply(values);",
         "",
         "streams",
@@ -137,7 +137,7 @@ MUTANTS = (
     ),
     Mutant(
         "clients are known by the numbers that a roster gives them",
-        CORE + "ledger/openings.rs",
+        CORE + "ledger/opened.rs",
         "Some(name) => Ok(*name),",
         "Some(_) => Ok(Name::from(of.client.get())),",
         "ledger_sets",
@@ -187,7 +187,7 @@ MUTANTS = (
     Mutant(
         "a memory is forgotten while its clients still send",
         CORE + "ledger/memories.rs",
-        "round.later_by(MOST_NUMBERS)",
+        "round.later_by(MAX_NUMBERS)",
         "*round",
         "ledger_sets",
     ),

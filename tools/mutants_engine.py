@@ -98,15 +98,15 @@ MUTANTS = (
         "let show_card = store.has_rosters() && request.card.is_none();",
         "let show_card = false;",
     ),
-    engine("door", "one peer has all places", "(own < most.div_ceil(2) ||", "(true ||"),
+    engine("connection_limiter", "one peer has all places", "(own < most.div_ceil(2) ||", "(true ||"),
     engine(
-        "door",
+        "connection_limiter",
         "who is silent keeps a full engine's places",
         "(open.all.len() < most || open.make_room(None))",
         "open.all.len() < most",
     ),
     engine(
-        "door",
+        "connection_limiter",
         "who is silent stays",
         "} else if until.as_mut().poll(cx).is_ready() {",
         "} else if until.as_mut().poll(cx).is_ready() && false {",

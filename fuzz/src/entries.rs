@@ -1,12 +1,11 @@
 //! The targets, one function each: a panic, a sum that is not true, or more memory or time than a frame is worth is a
 //! finding. `fuzz/targets` has a program for each.
 
-use fedcipher_core::{ClientId, Epoch};
 use crate::{Frames, NUMBER, Round, of};
 use fedcipher_core::codec::Layout;
 use fedcipher_core::key_file;
 use fedcipher_core::keys::{ClientKey, ServerKey};
-use fedcipher_core::ledger::{self, Holder, Openings, Sum};
+use fedcipher_core::ledger::{self, Holder, OpenedLedger, Sum};
 use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealing::ENCAPPED_LEN;
@@ -14,7 +13,8 @@ use fedcipher_core::registry;
 use fedcipher_core::scheme::Aggregator;
 use fedcipher_core::sign::Purpose;
 use fedcipher_core::wire;
-use fedcipher_engine::certificates::{self, Party, Role, Root, Terms};
+use fedcipher_core::{ClientId, Epoch};
+use fedcipher_engine::certificates::{self, Role, Root, Subject, Terms};
 use fedcipher_engine::proto;
 use fedcipher_engine::sealed_keys::{self, Recipient};
 use prost::Message;
@@ -61,7 +61,7 @@ const SEEDS: &[(&str, Seeds)] = &[
     ("signing_request", || vec![certificates::request("nic-1").unwrap().0.into_bytes()]),
     ("sealed_key", || {
         let (encapped, sealed) =
-            sealed_keys::seal(&Recipient::generate().unwrap().public(), "nic-1", Epoch::new(1), b"key").unwrap();
+            sealed_keys::seal_key(&Recipient::generate().unwrap().public(), "nic-1", Epoch::new(1), b"key").unwrap();
         vec![[encapped, sealed].concat()]
     }),
     ("messages", || {
@@ -110,8 +110,8 @@ fn root() -> &'static Root {
     ROOT.get_or_init(|| Root::generate().unwrap())
 }
 
-fn device() -> Party {
-    Party::new(Role::Device, "nic-1")
+fn device() -> Subject {
+    Subject::new(Role::Device, "nic-1")
 }
 
 /// A private folder of this process, empty.
@@ -129,7 +129,7 @@ pub fn frame(data: &[u8]) {
         assert_eq!(found.header.frame(found.payload), data);
     }
     // Without the checksum, which a fuzzer does not guess.
-    let _ = wire::parse(&wire::seal(data.to_vec()));
+    let _ = wire::parse(&wire::append_checksum(data.to_vec()));
     let _ = wire::parse_head(data);
 }
 
@@ -215,7 +215,7 @@ pub fn ledger(data: &[u8]) {
     fs::write(path, content).unwrap();
     let _ = round.scheme.encryptor(key, Some(&state));
     let holder = Holder { key, roster: None, minimum: 1 };
-    let _ = Openings::open(&holder, Some(&state)).map(|openings| openings.claim(&Sum::alone(NUMBER), &[1; 32]));
+    let _ = OpenedLedger::open(&holder, Some(&state)).map(|openings| openings.claim(&Sum::alone(NUMBER), &[1; 32]));
 }
 
 pub fn roster_bytes(data: &[u8]) {
@@ -329,8 +329,8 @@ pub fn open(name: &str, data: &[u8]) {
 }
 
 pub fn certificate(data: &[u8]) {
-    let _ = certificates::party(data);
-    let _ = certificates::party_of_pem(data);
+    let _ = certificates::subject(data);
+    let _ = certificates::subject_of_pem(data);
 }
 
 pub fn signing_request(data: &[u8]) {
@@ -344,7 +344,7 @@ pub fn sealed_key(data: &[u8]) {
     let engine = ENGINE.get_or_init(|| Recipient::generate().unwrap());
     let (encapped, sealed) = data.split_at(data.len().min(ENCAPPED_LEN));
     assert!(engine.open("nic-1", Epoch::new(1), encapped, sealed).is_err(), "a key that nobody sealed to this engine");
-    let _ = sealed_keys::seal(data, "nic-1", Epoch::new(1), b"key");
+    let _ = sealed_keys::seal_key(data, "nic-1", Epoch::new(1), b"key");
 }
 
 /// What a host says to an engine, and an engine to an authority.

@@ -1,15 +1,15 @@
 //! An honest round of three clients, and what must be true of whatever is opened after somebody meddled with it.
 
-use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::committee::Member;
 use fedcipher_core::keys::{KeySet, KeyTag};
-use fedcipher_core::protocol::Digest;
+use fedcipher_core::protocol::FrameDigest;
 use fedcipher_core::registry;
 use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
 use fedcipher_core::sign::SIGNATURE_LEN;
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire::{self, FIXED_LEN};
+use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) const NUMBER: RoundId = RoundId::new(9);
@@ -90,8 +90,15 @@ impl Round {
             let mut own = vec![0; layout.elements()];
             update.quantise(scheme.values().levels, 0, &mut own).unwrap();
             let weight = Weight::new(u64::from(client) + 1);
-            let request =
-                Request { round: NUMBER, weight, update: &update, plan: &[], model: MODEL, memory, bound: &[] };
+            let request = Request {
+                round: NUMBER,
+                weight,
+                update: &update,
+                round_plan: &[],
+                model: MODEL,
+                memory,
+                associated_data: &[],
+            };
             let mut encryptor = scheme.encryptor(&keys.clients[client as usize], None).unwrap();
             assert!(encryptor.take_prekeys(&given).unwrap().is_empty());
             updates.push(encryptor.encrypt(&request).unwrap());
@@ -138,7 +145,7 @@ impl Round {
             return frame;
         };
         let signer = Signer { key: Arc::new(key.sign.clone()), context: RoundContext::of([0; 32], &found.header) };
-        found.header.frame(&[body, &signer.end(*own, tag, &Digest::of(body))].concat())
+        found.header.frame(&[body, &signer.end(*own, tag, &FrameDigest::of(body))].concat())
     }
 
     /// What a member says to a request.
@@ -149,7 +156,7 @@ impl Round {
     /// Whether a client that has opened nothing opens `aggregate`. What it opens must be the sum of what the clients
     /// named in it have sent, whole.
     pub fn opens(&self, aggregate: &[u8]) -> bool {
-        let expect = Expect { round: Some(NUMBER), model: Some(MODEL), memory: None, bound: &[] };
+        let expect = Expect { round: Some(NUMBER), model: Some(MODEL), memory: None, associated_data: &[] };
         let decryptor = self.scheme.decryptor(&self.keys.clients[3], None).unwrap();
         let Ok(opened) = decryptor.decrypt(aggregate, &expect, Sums::default()) else { return false };
         let (summary, sums) = opened.into_parts();
@@ -209,7 +216,7 @@ impl<'a> Frames<'a> {
                 frame[120..128].copy_from_slice(&payload.to_le_bytes());
             }
         }
-        wire::seal(frame)
+        wire::append_checksum(frame)
     }
 
     /// `frame` as the bytes that [`Self::frame`] makes it of.

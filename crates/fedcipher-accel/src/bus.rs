@@ -15,7 +15,7 @@ pub enum Port {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slverr;
 
-/// What came back as one packet.
+/// The reply, received as one packet.
 #[derive(Debug, Clone)]
 pub struct Packet {
     pub bytes: Zeroizing<Vec<u8>>,
@@ -24,7 +24,7 @@ pub struct Packet {
 }
 
 pub trait Bus: Send {
-    /// None where the device does not answer.
+    /// `None` if the device does not answer.
     fn write(&mut self, address: u8, value: u32) -> Option<Result<(), Slverr>>;
     fn read(&mut self, address: u8) -> Option<Result<u32, Slverr>>;
     /// One packet, of whole beats of 16 bytes, to be taken when the device is ready for it.

@@ -12,12 +12,12 @@ use zeroize::Zeroizing;
 const BEAT: usize = 16;
 /// The plaintext modulus that the device divides by without being told.
 const PAPER_T: u128 = 2_281_701_377;
-/// Ciphertexts in one command: what the COUNT register holds.
-const MOST: usize = 0xffff;
+/// Largest number of ciphertexts in one command: the range of the COUNT register.
+const MAX_RUN: usize = 0xffff;
 /// Cycles that nothing in the device takes: a megabyte of coefficients at one a hundred cycles.
 const PATIENCE: u64 = 1 << 33;
 
-/// What the device is set to.
+/// The setting of the device.
 #[derive(Debug, Clone, Copy)]
 enum Delta {
     /// fedbit-paper's constant.
@@ -205,7 +205,7 @@ impl<B: Bus> Driver<B> {
         let mut start = 0;
         while start < used.len() {
             let mut end = start + 1;
-            while end < used.len() && end - start < MOST {
+            while end < used.len() && end - start < MAX_RUN {
                 end += 1;
                 if used[end - 1] != used[start] {
                     break;
@@ -306,7 +306,7 @@ impl<B: Bus> Driver<B> {
         Ok(())
     }
 
-    /// The bus, for what a test does behind the driver's back.
+    /// The bus, for tests that bypass the driver.
     pub fn bus(&mut self) -> &mut B {
         &mut self.bus
     }
@@ -324,7 +324,7 @@ impl<B: Bus> Accelerator for Driver<B> {
     fn decrypt(&mut self, jobs: &[SumJob]) -> fedcipher_core::Result<Vec<Decoded>> {
         let decoded = self.decrypt_all(jobs);
         if matches!(decoded, Err(Error::Failed(Code::Plaintext))) {
-            // A sum that does not open says nothing of the device; it goes on.
+            // A sum that does not open reveals nothing about the device, so the device stays in use.
             self.clear()?;
         }
         Ok(decoded?)

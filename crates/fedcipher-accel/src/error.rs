@@ -1,4 +1,4 @@
-//! What can go wrong with a device.
+//! Errors of a device.
 
 use crate::registers::Code;
 
@@ -15,7 +15,7 @@ pub enum Error {
     #[error("the device did not answer within {cycles} cycles; reset it")]
     Hangs { cycles: u64 },
 
-    #[error("this is no FedBit accelerator of version 1: its identification is {found:#x}")]
+    #[error("this is not a FedBit accelerator of version 1: its identification is {found:#x}")]
     Unknown { found: u32 },
 
     #[error("the device is made for {device}, the scheme needs {scheme}; use the preset fedbit-paper")]

@@ -65,7 +65,7 @@ impl Simulator {
         let failed = |reason: String| Error::Library { path: path.display().to_string(), reason };
         // The loader waits for the other end of a pipe. A name without a folder is looked up by the loader itself.
         if path.components().nth(1).is_some() && !path.is_file() {
-            return Err(failed("it is no file".to_owned()));
+            return Err(failed("it is not a file".to_owned()));
         }
         // SAFETY: the library's constructors are Verilator's and do nothing but register themselves.
         let library = unsafe { Library::new(path) }.map_err(|e| failed(e.to_string()))?;
@@ -126,7 +126,7 @@ impl SimBus {
         unsafe { (self.calls.reset)(self.device, cycles) }
     }
 
-    /// Nobody takes what leaves: masks (`m_mask`), packets to the host (`m_out`).
+    /// Stops taking the device's outputs: masks (`m_mask`), packets to the host (`m_out`).
     pub fn hold(&mut self, masks: bool, out: bool) {
         for (stream, held) in [(0, masks), (1, out)] {
             // SAFETY: as above.
@@ -200,7 +200,7 @@ impl Drop for SimBus {
     }
 }
 
-/// A simulated device a key, and what all of them have done.
+/// Simulated devices, one per key, and their total usage.
 pub struct SimAccelerators {
     simulator: Simulator,
     link: Link,
@@ -218,13 +218,13 @@ impl SimAccelerators {
         SimAccelerators { simulator, link, fall_back, total: Mutex::new(Usage::default()), tell: None }
     }
 
-    /// That tells somebody what is done.
+    /// Reports usage to `tell`.
     #[must_use]
     pub fn told(self, tell: Tell) -> Self {
         SimAccelerators { tell: Some(tell), ..self }
     }
 
-    /// What all devices have done.
+    /// The total usage of all devices.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.total.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,4 +1,4 @@
-//! The same work by the core: what a device is compared with, and the only one where there is none.
+//! The device's work, done by the core. Devices are compared with it, and it serves where there is no device.
 
 use crate::{Accelerator, Accelerators, Arithmetic, Decoded, MaskJob, SumJob, Usage};
 use fedcipher_core::bits::{BitWriter, packed_len};

@@ -14,7 +14,7 @@ use fedcipher_core::bits::{BitWriter, packed_len, read_bits};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{Params, Preset};
+use fedcipher_core::rlwe::params::{BfvParams, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use rand::rngs::StdRng;
@@ -42,7 +42,7 @@ fn simulator(setup: Setup) -> Simulator {
 
 fn scheme(preset: Preset) -> Bfv {
     let bounds = Bounds::new(4, Weight::new(2), Some(1)).unwrap();
-    Bfv::new(Params { bounds, preset, bits: vec![12], server_weights: false }).unwrap()
+    Bfv::new(BfvParams { bounds, preset, bits: vec![12], server_weights: false }).unwrap()
 }
 
 fn arithmetic(preset: Preset) -> Arithmetic {
@@ -243,16 +243,16 @@ fn a_round(preset: Preset, ahead: bool) {
             round: RoundId::new(3),
             weight: Weight::new(2),
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
     }
     let sum = aggregator.finish().unwrap();
     let opened = [&with, &plain].map(|of| {
-        let expect = Expect { round: Some(RoundId::new(3)), model: Some(b"model"), memory: None, bound: &[] };
+        let expect = Expect { round: Some(RoundId::new(3)), model: Some(b"model"), memory: None, associated_data: &[] };
         let decryptor = of.decryptor(&keys.clients[0], None).unwrap();
         decryptor.decrypt(&sum, &expect, Sums::default()).unwrap().into_parts().1.0
     });
@@ -389,7 +389,7 @@ fn what_is_wrong_ends_in_a_code_and_not_in_a_wait() {
         (Code::Length, Command::Prepare, vec![(Port::A, a(n)), (Port::B, zeros(n / 16 + 1))]),
         (Code::Length, Command::Decrypt, vec![(Port::A, a(n)), (Port::B, zeros(n * 106 / 128 - 1))]),
         (Code::Length, Command::Decrypt, vec![(Port::A, a(n)), (Port::B, zeros(n * 106 / 128 + 1))]),
-        // A residue that is none, in either limb and above them.
+        // An invalid residue, in either limb and above them.
         (Code::Residue, Command::Prepare, vec![(Port::A, vec![0xff; 16 * n])]),
         (Code::Residue, Command::Prepare, vec![(Port::A, [[0u8; 8], [0xff; 8]].concat().repeat(n))]),
         (Code::Residue, Command::Decrypt, vec![(Port::A, [0, 0, 0, 0, 0, 0, 0, 1].repeat(2 * n))]),
@@ -410,7 +410,7 @@ fn what_is_wrong_ends_in_a_code_and_not_in_a_wait() {
         let status = read(&mut bus, reg::STATUS);
         assert_eq!((status & reg::FAILED != 0, code(&mut bus)), (true, want), "{command:?}, {status:#x}");
         assert_ne!(status & reg::KEY_THERE, 0);
-        // Whoever waits for a packet's end gets one, and it says that it is none.
+        // A reader that waits for a packet's end gets one, which says that the packet is invalid.
         bus.idle(100);
         while let Some(packet) = bus.receive() {
             assert!(packet.aborted);
@@ -418,7 +418,7 @@ fn what_is_wrong_ends_in_a_code_and_not_in_a_wait() {
         clear(&mut bus);
     }
 
-    // Nobody takes the first result, so that the second has no place.
+    // The first result is not taken, so that the second has no slot.
     bus.hold(true, false);
     ok(&mut bus, reg::COUNT, 2);
     (0..2).for_each(|_| bus.send(Port::A, &a(n)));
@@ -457,8 +457,9 @@ fn what_is_wrong_ends_in_a_code_and_not_in_a_wait() {
     assert_eq!(code(&mut bus), Code::NoMask);
 }
 
-/// What is on offer when a command breaks off stays on offer (AXI4-Stream), however late it is taken: then it is no
-/// packet of the command that runs by then, no mask of it, and what it began is ended before that one's first beat.
+/// A beat on offer when a command is aborted stays on offer (AXI4-Stream), however late it is taken. It then belongs
+/// neither to the packet nor to the mask of the next command. The packet that it began is ended before the first beat
+/// of the next command.
 #[test]
 fn what_is_taken_late_is_not_of_the_next_command() {
     let (mut bus, key) = bare();
@@ -528,7 +529,7 @@ fn what_is_taken_late_is_not_of_the_next_command() {
     bus.idle(50);
     assert!(bus.receive().is_none(), "a mask left by the host's stream");
 
-    // A ciphertext of one beat is on offer when the next one's plaintext is none.
+    // A ciphertext of one beat is on offer when the next one's plaintext is invalid.
     begin(&mut bus, Command::Prepare, 2, 1);
     (0..2).for_each(|_| feed(&mut bus, 1, 0));
     ended(&mut bus);
@@ -545,7 +546,8 @@ fn what_is_taken_late_is_not_of_the_next_command() {
     feed(&mut bus, 16, 0);
     ended(&mut bus);
 
-    // The first beat of a ciphertext is on offer when its last plaintext is none; it is taken in the next command.
+    // The first beat of a ciphertext is on offer when its last plaintext is invalid. It is taken during the next
+    // command.
     bus.hold(false, true);
     begin(&mut bus, Command::Encrypt, 1, 16);
     bus.send(Port::B, &[zero.repeat(15), wrong].concat());
@@ -618,7 +620,7 @@ fn registers_refuse_what_they_are_not_for() {
     assert_eq!(code(&mut bus), Code::KeyRead);
     clear(&mut bus);
 
-    // A command while another is under way changes nothing of it.
+    // A command during an active one does not affect it.
     ok(&mut bus, reg::COMMAND, Command::Prepare as u32);
     for (address, value) in [(reg::COMMAND, Command::Decrypt as u32), (reg::COUNT, 2), (reg::COMMAND, 1)] {
         assert!(matches!(bus.write(address, value), Some(Err(_))));
@@ -635,7 +637,7 @@ fn registers_refuse_what_they_are_not_for() {
 fn keys_are_taken_whole_or_not_at_all() {
     let (mut bus, _) = bare();
     assert_ne!(read(&mut bus, reg::STATUS) & reg::KEY_THERE, 0);
-    // A coefficient that is none; then the old key is gone too.
+    // An invalid coefficient; the old key is then gone too.
     ok(&mut bus, reg::COMMAND, Command::Key as u32);
     ok(&mut bus, reg::KEY, 0x0000_0002);
     bus.idle(100);

@@ -6,7 +6,7 @@ use fedcipher_accel::{Accelerator, Accelerators, Arithmetic, Usage};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{Params, Preset};
+use fedcipher_core::rlwe::params::{BfvParams, Preset};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use rand::rngs::StdRng;
@@ -40,7 +40,7 @@ fn layout(sizes: &[(u32, u32)]) -> Layout {
 /// A client with a device and one without; each opens the sum.
 fn a_round(preset: Preset, layout: &Layout, ahead: bool) {
     let bounds = Bounds::new(100, Weight::ONE, Some(1)).unwrap();
-    let plain = Bfv::new(Params { bounds, preset, bits: vec![3, 12], server_weights: false }).unwrap();
+    let plain = Bfv::new(BfvParams { bounds, preset, bits: vec![3, 12], server_weights: false }).unwrap();
     let counted = Arc::new(Counted::default());
     let with = plain.clone().with_accelerators(counted.clone());
     let keys = plain.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
@@ -61,10 +61,10 @@ fn a_round(preset: Preset, layout: &Layout, ahead: bool) {
             round: RoundId::new(3),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
     }

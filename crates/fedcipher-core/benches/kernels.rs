@@ -5,13 +5,13 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
-use fedcipher_core::flashe::{Flashe, Params as FlasheParams, Policy};
+use fedcipher_core::flashe::{Flashe, FlasheParams, Policy};
 use fedcipher_core::keys::KeySet;
 use fedcipher_core::mac::field::Element;
 use fedcipher_core::mac::hash::{Hasher, Powers};
 use fedcipher_core::prf::Prf;
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{Params, Preset};
+use fedcipher_core::rlwe::params::{BfvParams, Preset};
 use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::{Purpose, Signed, SigningKey, refused};
@@ -80,7 +80,7 @@ fn additions(c: &mut Criterion) {
     }
 }
 
-/// Of the same update by every client.
+/// Aggregates the same update from every client.
 fn aggregate(scheme: &impl Scheme, keys: &KeySet, request: &Request<'_>) -> Vec<u8> {
     let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
     for key in &keys.clients {
@@ -95,7 +95,7 @@ fn ciphertexts(c: &mut Criterion) {
     let update = Update::new(&layout, vec![&values], Rounding::Nearest).unwrap();
     let mut group = c.benchmark_group("bfv-lenet5-12bit-10");
     for preset in [Preset::Compact, Preset::Fast, Preset::FedbitPaper] {
-        let scheme = Bfv::new(Params {
+        let scheme = Bfv::new(BfvParams {
             bounds: Bounds::new(10, Weight::ONE, Some(1)).unwrap(),
             preset,
             bits: vec![12],
@@ -107,10 +107,10 @@ fn ciphertexts(c: &mut Criterion) {
             round: RoundId::new(1),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         let mut encryptor = scheme.encryptor(&keys.clients[0], None).unwrap();
         let frame = encryptor.encrypt(&request).unwrap();
@@ -150,10 +150,10 @@ fn rounds(c: &mut Criterion) {
         round: RoundId::new(1),
         weight: Weight::ONE,
         update: &update,
-        plan: &[],
+        round_plan: &[],
         model: b"model",
         memory: &[],
-        bound: &[],
+        associated_data: &[],
     };
     let aggregate = aggregate(&scheme, &keys, &request);
     let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();

@@ -1,5 +1,5 @@
-//! What transciphering one whole ciphertext consists of, and what a transform takes: a line of JSON, for docs/evidence/limits.md.
-//! One thread where RAYON_NUM_THREADS says so.
+//! The operations of transciphering one whole ciphertext, and the time of a transform: a line of JSON, for
+//! docs/evidence/limits.md. Uses one thread if RAYON_NUM_THREADS says so.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to measure")]
 
 use fedcipher_core::pasta::cipher::{PASTA_4, Pasta};

@@ -9,16 +9,16 @@
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Means, Rounding, Tensor, Update};
 use fedcipher_core::committee::Member;
-use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use fedcipher_core::flashe::{Flashe, FlasheParams, Masking, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet};
 use fedcipher_core::oneshot::prekeys::Life;
 use fedcipher_core::oneshot::sealing::SECRET_LEN;
-use fedcipher_core::oneshot::{Oneshot, Params as OneshotParams, Reveal};
+use fedcipher_core::oneshot::{Oneshot, OneshotParams, Reveal};
 use fedcipher_core::pasta::cipher::{PASTA_3, PASTA_4, Pasta};
 use fedcipher_core::pasta::field::{Field, PRIMES};
 use fedcipher_core::prf::random_bytes;
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{Params, Preset};
+use fedcipher_core::rlwe::params::{BfvParams, Preset};
 use fedcipher_core::rotation::Rotation;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::SigningKey;
@@ -132,10 +132,10 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
             round: RoundId::new(1),
             weight: Weight::new(weight),
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"",
             memory: b"m",
-            bound: &[],
+            associated_data: &[],
         };
         let frame = encryptor.encrypt(&request).unwrap();
         public(&frame);
@@ -176,7 +176,7 @@ fn bfv() {
     let bounds = Bounds::new(5, Weight::new(2), Some(3)).unwrap();
     for preset in [Preset::Compact, Preset::Fast, Preset::FedbitPaper] {
         for server_weights in [false, true] {
-            let params = Params { bounds, preset, bits: vec![8, 12], server_weights };
+            let params = BfvParams { bounds, preset, bits: vec![8, 12], server_weights };
             round(&Bfv::new(params).unwrap(), &[(700, 8), (5000, 12)], server_weights);
         }
     }

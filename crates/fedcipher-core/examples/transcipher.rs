@@ -8,7 +8,7 @@ use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::keys::{ClientKey, ServerKey};
 use fedcipher_core::pasta::field::PRIMES;
-use fedcipher_core::pasta::scheme::{Params, PastaBfv};
+use fedcipher_core::pasta::scheme::{PastaBfv, PastaParams};
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use std::fs::{read, write};
@@ -33,7 +33,7 @@ fn main() {
 
     let began = Instant::now();
     let bounds = Bounds::new(u64::from(clients), Weight::ONE, Some(1)).unwrap();
-    let scheme = PastaBfv::new(Params { bounds, variant, prime }).unwrap();
+    let scheme = PastaBfv::new(PastaParams { bounds, variant, prime }).unwrap();
     let layout = Layout::new(vec![Tensor { dtype: 1, bits: 12, alpha: 0.5, shape: vec![values] }]).unwrap();
     let floats: Vec<f32> = (0..values).map(|i| (i % 1000) as f32 / 1000.0 - 0.5).collect();
     let encrypted = |id: u32| {
@@ -43,10 +43,10 @@ fn main() {
             round: RoundId::new(1),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         scheme.encryptor(&key, None).unwrap().encrypt(&request).unwrap()
     };

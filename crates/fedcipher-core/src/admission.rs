@@ -1,10 +1,10 @@
-//! Which frames may enter a sum: the checks every aggregator and decryptor makes before arithmetic.
+//! The checks that every aggregator and decryptor makes before arithmetic: which frames may enter a sum.
 
 use crate::bounds::{Bounds, Levels};
 use crate::codec::Layout;
 use crate::keys::{Cohort, KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
-use crate::protocol::Digest;
+use crate::protocol::FrameDigest;
 use crate::shown::shown;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
 use crate::statement::{self, RoundContext};
@@ -14,29 +14,29 @@ use multiversion::multiversion;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What frames of a scheme must keep to, on the wire.
+/// The rules that the frames of a scheme must keep.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
     pub bounds: Bounds,
     pub weighting: Weighting,
-    /// Which share of the elements an update carries.
+    /// The share of the elements that an update carries.
     pub density: f64,
-    /// Whether a refusal can tell of the key, where ciphertexts carry noise that no tag covers: then the first
-    /// aggregate that does not open is the last that is tried under its key.
+    /// True if a decryption failure may leak key bits, because ciphertexts carry noise that no tag covers. The key is
+    /// then closed after the first failed aggregate.
     pub closes: bool,
-    /// Those of every value of an update.
+    /// The levels of every value of an update.
     pub levels: Levels,
 }
 
 impl Rules {
-    /// Of a scheme whose updates carry every element.
+    /// The rules of a scheme whose updates carry every element.
     #[must_use]
     pub fn dense(bounds: Bounds, weighting: Weighting) -> Self {
         Rules { bounds, weighting, density: 1.0, closes: false, levels: bounds.levels() }
     }
 }
 
-/// What all frames of a sum must have alike.
+/// The properties that all frames of a sum must share.
 #[derive(Debug)]
 struct Common {
     layout: Layout,
@@ -56,27 +56,27 @@ pub struct Admission {
     common: Option<Common>,
     weights: BTreeMap<ClientId, Weight>,
     sum: Tag,
-    /// The sum has been handed out.
+    /// True once the sum has been handed out.
     closed: bool,
 }
 
-/// A frame that has passed: add its payload, then [`Admission::commit`] it.
+/// A frame that has passed the checks. Add its payload, then [`Admission::commit`] it.
 #[derive(Debug)]
 pub struct Admitted<'a> {
     pub header: Header,
     pub contribution: Contribution,
     pub layout: Layout,
-    /// Without tag and signature.
+    /// The payload without tag and signature.
     pub payload: &'a [u8],
-    /// What the payload is to be multiplied by.
+    /// The factor that the payload must be multiplied by.
     pub factor: u64,
     pub tag: Tag,
 }
 
-/// What an update's signature is said to cover, and the signature.
+/// An update's signature and the data that it must cover.
 #[derive(Debug)]
 pub struct Claim<'a, const N: usize> {
-    /// The client's key to check signatures with, as the cohort has it.
+    /// The client's verification key, from the cohort.
     pub key: [u8; VERIFY_LEN],
     pub context: RoundContext,
     pub own: Contribution,
@@ -87,10 +87,10 @@ pub struct Claim<'a, const N: usize> {
 }
 
 impl Claim<'_, SIGNATURE_LEN> {
-    /// Refuses a signature that does not hold under the cohort's key.
+    /// Fails if the signature is invalid under the client's key.
     fn check(&self) -> Result<()> {
         let Claim { key, context, own, tag, body, signature } = self;
-        let message = context.update(*own, *tag, &Digest::of(body));
+        let message = context.update(*own, *tag, &FrameDigest::of(body));
         Signed { party: own.client, key, purpose: Purpose::Update, message: &message, signature }.check()
     }
 }
@@ -111,18 +111,19 @@ impl Admission {
         }
     }
 
-    /// Of parties of the roster with digest `scope`.
+    /// Admits parties of the roster with digest `scope`.
     #[must_use]
     pub fn of_roster(self, scope: [u8; 32]) -> Self {
         Admission { scope, ..self }
     }
 
-    /// Every field of an update's header against this round, and whether it is its client's.
+    /// Checks every field of an update's header against this round, and the client's signature.
     pub fn check<'a>(&self, bytes: &'a [u8]) -> Result<Admitted<'a>> {
         Ok(self.check_as(bytes, |claim: &Claim<'_, SIGNATURE_LEN>, _| claim.check())?.0)
     }
 
-    /// [`Self::check`] where `check` sees to the signature, of `N` bytes; with what it makes of it.
+    /// Like [`Self::check`], but the caller's `check` verifies the signature of `N` bytes. Returns the result of
+    /// `check` too.
     pub fn check_as<'a, const N: usize, T>(
         &self,
         bytes: &'a [u8],
@@ -168,7 +169,7 @@ impl Admission {
         let own = Contribution { client, weight };
         let context = RoundContext::of(self.scope, &header);
         let made = check(&Claim { key: *key, context, own, tag, body: payload, signature }, &layout)?;
-        let factor = self.rules.weighting.factor(weight);
+        let factor = self.rules.weighting.server_factor(weight);
         Ok((Admitted { header, contribution: own, layout, payload, factor, tag }, made))
     }
 
@@ -183,8 +184,8 @@ impl Admission {
         admitted.contribution
     }
 
-    /// The sum of the tags of everything committed, for the end of the aggregate's payload. Takes nothing from here
-    /// on: what came later would be a sum of its own under the names of all.
+    /// The sum of all committed tags, for the end of the aggregate's payload. No frame is accepted afterwards: a later
+    /// frame would start a second sum under the same names.
     pub fn close(&mut self) -> Tag {
         self.closed = true;
         self.sum
@@ -197,7 +198,7 @@ impl Admission {
         }
     }
 
-    /// The header of the sum of everything committed, once that is enough.
+    /// The header of the sum of all committed frames. Fails if too few are committed.
     pub fn aggregate_header(&self) -> Result<Header> {
         self.check_open()?;
         let (Some(round), Some(Common { layout, model, memory })) = (self.round, &self.common) else {
@@ -215,7 +216,7 @@ impl Admission {
     }
 }
 
-/// A client's weight against the bound.
+/// Checks a client's weight against the bound.
 pub fn check_weight(client: ClientId, weight: Weight, max_weight: Weight) -> Result<()> {
     if (Weight::ONE..=max_weight).contains(&weight) {
         return Ok(());
@@ -224,7 +225,7 @@ pub fn check_weight(client: ClientId, weight: Weight, max_weight: Weight) -> Res
 }
 
 /// The layout of a header, if `payload_len` bytes can carry the share `density` of its elements. A value has at least
-/// two bits on the wire. So the memory that is allocated from here on is bounded by a multiple of `payload_len`.
+/// two bits on the wire. So a multiple of `payload_len` bounds the memory that is allocated from here on.
 pub(crate) fn layout_of(header: &Header, payload_len: usize, density: f64) -> Result<Layout> {
     let layout = Layout::decode(&header.layout)?;
     if layout.elements() as u64 != header.elements {
@@ -240,10 +241,10 @@ pub(crate) fn layout_of(header: &Header, payload_len: usize, density: f64) -> Re
     Ok(layout)
 }
 
-/// No decrypted sum may exceed what its clients can have sent: a wrong key or damage shows here.
+/// Fails if a sum exceeds the maximum that its clients can have sent. A wrong key or damage has this effect.
 pub fn check_sums(sums: &[u64], total_weight: TotalWeight, levels: u64) -> Result<()> {
     let most = total_weight.get().saturating_mul(levels);
-    // A refusal shows.
+    // The rejection is visible to others anyway.
     if !shown(exceed(sums, most)) {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! How many bits a sum needs: `clients * max_weight * (2^b - 2) < 2^w`, checked before any round; and the levels of a
-//! value, of which there are as many as these bits have room for.
+//! The number of bits of a sum: `clients * max_weight * (2^b - 2) < 2^w`, checked before any round. Also the levels of
+//! a value: as many as these bits have room for.
 
 use crate::canonical::{Canonical, Fields};
 use crate::{Error, Result, TotalWeight, Weight};
@@ -7,25 +7,25 @@ use crate::{Error, Result, TotalWeight, Weight};
 /// A field of a sum never exceeds this many bits, so that every sum is a non-negative `i64`.
 pub const MAX_FIELD_BITS: u32 = 63;
 
-/// That clients add noise to their updates. How is the host's; the core knows what all parties must agree on.
+/// States that clients add noise to their updates. The host decides how; the core holds what all parties must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Privacy {
-    /// Of all its parameters.
+    /// The digest of all privacy parameters.
     pub digest: [u8; 32],
-    /// The same as builds before 0.1.0 made it.
+    /// The digest in the form of builds before 0.1.0.
     pub former: [u8; 16],
-    /// Most updates that a client gives under one key set.
+    /// The largest number of updates that a client sends under one key set.
     pub rounds: u64,
 }
 
-/// Who may take part in one sum, and how heavily.
+/// The limits of one sum: clients and weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Most clients whose updates are added in one round.
+    /// The largest number of clients in one round.
     pub clients: u64,
     /// Largest weight of one client.
     pub max_weight: Weight,
-    /// Fewest clients whose sum is opened.
+    /// The smallest number of clients whose sum is opened.
     pub min_contributions: u64,
     pub privacy: Option<Privacy>,
 }
@@ -43,14 +43,14 @@ impl Canonical for Bounds {
     }
 }
 
-/// Fewest clients of a sum where nobody chose: with two, either knows the other's update.
-const USUAL_MINIMUM: u64 = 3;
-/// What a share such as 0.1, which no float is exactly, may be off by when clients are counted.
+/// The default of `min_contributions`. In a sum of two, each client knows the other's update.
+const DEFAULT_MINIMUM: u64 = 3;
+/// Tolerance of a share when clients are counted: a share such as 0.1 is not exact as a float.
 const SHARE_SLACK: f64 = 1e-6;
 
 impl Bounds {
-    /// `min_contributions` of none is 3, or 2 for rounds of two and three clients. A sum of one is that client's
-    /// update, so 1 must be chosen.
+    /// If `min_contributions` is `None`, it is 3, or 2 for rounds of two and three clients. A sum of one client is that
+    /// client's update, so 1 must be chosen explicitly.
     pub fn new(clients: u64, max_weight: Weight, min_contributions: Option<u64>) -> Result<Self> {
         if !(1..=1 << 20).contains(&clients) {
             return Err(Error::parameter("clients", format!("{clients} is outside 1..=1048576")));
@@ -73,20 +73,20 @@ impl Bounds {
                      meant, or more clients",
                 ));
             }
-            None if clients <= USUAL_MINIMUM => 2,
-            None => USUAL_MINIMUM,
+            None if clients <= DEFAULT_MINIMUM => 2,
+            None => DEFAULT_MINIMUM,
         };
         Ok(Bounds { clients, max_weight, min_contributions, privacy: None })
     }
 
-    /// [`Self::new`] where up to `corrupt` clients may work with the server: `min_contributions` of none is the larger of
-    /// 3, two more than these and a tenth of the clients, as far as there are so many clients.
+    /// Like [`Self::new`], if up to `corrupt` clients may collude with the server. If `min_contributions` is `None`, it
+    /// is the largest of 3, `corrupt + 2` and a tenth of the clients; at most all clients.
     pub fn among(clients: u64, max_weight: Weight, min_contributions: Option<u64>, corrupt: u64) -> Result<Self> {
-        let usual = clients.div_ceil(10).max(USUAL_MINIMUM).max(corrupt.saturating_add(2)).min(clients);
+        let usual = clients.div_ceil(10).max(DEFAULT_MINIMUM).max(corrupt.saturating_add(2)).min(clients);
         Self::new(clients, max_weight, min_contributions.or((clients > 1).then_some(usual)))
     }
 
-    /// How many clients are `share` of `clients`, rounded up, as `min_contributions`.
+    /// The number of clients in a `share` of `clients`, rounded up, for use as `min_contributions`.
     pub fn share(clients: u64, share: f64) -> Result<u64> {
         if !(share > 0.0 && share < 1.0) {
             return Err(Error::parameter(
@@ -108,7 +108,7 @@ impl Bounds {
         Ok(count)
     }
 
-    /// The same sums with noise in them.
+    /// The same bounds for sums with noise.
     pub fn with_privacy(self, privacy: Option<Privacy>) -> Result<Self> {
         if privacy.is_some() && self.max_weight > Weight::ONE {
             return Err(Error::parameter(
@@ -123,7 +123,7 @@ impl Bounds {
         Ok(Bounds { privacy, ..self })
     }
 
-    /// For people: (name, value).
+    /// Name and value of each figure, for people.
     #[must_use]
     pub fn describe(&self) -> Vec<(String, String)> {
         [("clients", self.clients), ("least contributions", self.min_contributions)]
@@ -131,7 +131,7 @@ impl Bounds {
             .into()
     }
 
-    /// Refuses a sum of so few clients that it says too much of each.
+    /// Fails if a sum has too few clients, since it would reveal too much about each.
     pub fn check_contributions(&self, found: usize) -> Result<()> {
         if found as u64 >= self.min_contributions {
             return Ok(());
@@ -139,13 +139,14 @@ impl Bounds {
         Err(Error::TooFew { found, minimum: self.min_contributions })
     }
 
-    /// Largest total weight of a round.
+    /// The largest total weight of a round.
     #[must_use]
     pub fn total_weight(&self) -> TotalWeight {
         TotalWeight::of_equal(self.clients, self.max_weight)
     }
 
-    /// Levels that fill the fields of these sums. With privacy they are those of the bits, which the noise is made for.
+    /// The levels that fill the fields of these sums. With privacy, the levels of the bits alone, which the noise is
+    /// made for.
     #[must_use]
     pub fn levels(&self) -> Levels {
         if self.privacy.is_some() {
@@ -155,7 +156,7 @@ impl Bounds {
         }
     }
 
-    /// Largest field of a sum of `bits`-bit values, of no more levels than their bits ask for.
+    /// The largest field of a sum of `bits`-bit values with the levels of their bits alone.
     #[must_use]
     pub fn max_sum(&self, bits: u32) -> u128 {
         u128::from(self.total_weight().get()) * u128::from(max_level(bits))
@@ -167,7 +168,7 @@ impl Bounds {
         128 - self.max_sum(bits).leading_zeros()
     }
 
-    /// [`Self::field_bits`], or what would fit when it is more than `limit`.
+    /// Like [`Self::field_bits`]; fails above `limit` with the parameters that would fit.
     pub fn checked_field_bits(&self, bits: u32, limit: u32) -> Result<u32> {
         let needed = self.field_bits(bits);
         if needed <= limit {
@@ -175,7 +176,7 @@ impl Bounds {
         }
         let fits_bits = (2..bits).rev().find(|b| self.field_bits(*b) <= limit);
         let fits_weight = ((1u128 << limit) - 1) / u128::from(max_level(bits)) / u128::from(self.clients);
-        let cure = match (fits_bits, fits_weight) {
+        let fix = match (fits_bits, fits_weight) {
             (Some(b), w) if w >= 1 => format!("bits={b}, or max_weight={w}, or a modulus of {needed} bits"),
             (Some(b), _) => format!("bits={b}, or a modulus of {needed} bits"),
             (None, w) if w >= 1 => format!("max_weight={w}, or a modulus of {needed} bits"),
@@ -187,22 +188,23 @@ impl Bounds {
             bits,
             needed_bits: needed,
             modulus_bits: limit,
-            cure,
+            fix,
         })
     }
 }
 
-/// How many levels a value has beside zero: at least the `2^b - 2` of its bits, and as many as a field holds sums of.
+/// The number of levels of a value beside zero: at least the `2^b - 2` of its bits, and as many as a field holds sums
+/// of.
 ///
-/// A field has whole bits, so the sum of `2^b - 2` levels leaves up to half of it empty; it is paid for all the same.
+/// A field has whole bits. So the sum of `2^b - 2` levels can leave up to half of it empty, although all of it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Levels {
     total_weight: TotalWeight,
-    /// Sums stay below this number, where the field is a prime's.
+    /// Sums stay below this number, if the field is that of a prime.
     below: Option<u64>,
 }
 
-/// Those of the bits alone: a single value fills its bits.
+/// The levels of the bits alone: a single value fills its bits.
 impl Default for Levels {
     fn default() -> Self {
         Levels { total_weight: TotalWeight::new(1), below: None }
@@ -210,7 +212,7 @@ impl Default for Levels {
 }
 
 impl Levels {
-    /// Of sums below `prime`.
+    /// Levels for sums below `prime`.
     #[must_use]
     pub fn below(self, prime: u64) -> Self {
         Levels { below: Some(prime), ..self }
@@ -222,7 +224,7 @@ impl Levels {
         let (weight, least) = (u128::from(self.total_weight.get()), u128::from(max_level(bits)));
         let field = 1u128 << (128 - (weight * least).leading_zeros());
         let sums = self.below.map_or(field, |prime| field.min(u128::from(prime)));
-        // Too many bits for the field are an error of `checked_field_bits`, not of this function.
+        // If the field cannot hold these bits, `checked_field_bits` reports it.
         (2 * ((sums - 1) / (2 * weight))).max(least) as u64
     }
 }
@@ -238,19 +240,19 @@ pub struct LaneBits {
 }
 
 /// The largest magnitude of a sum of whole numbers. Float32 holds every whole number up to it.
-const MOST_EXACT: u128 = 1 << 24;
+const MAX_EXACT: u128 = 1 << 24;
 
 impl LaneBits {
-    /// The widest digits whose sums over all clients are exact, of the bits that `fits` says there are fields for.
+    /// The widest digits whose sums over all clients are exact. `fits` says which bits have fields.
     #[must_use]
     pub fn widest(bounds: Bounds, levels: Levels, fits: impl Fn(u32) -> bool) -> Self {
-        let exact = |bits: u32| u128::from(bounds.clients) * u128::from(levels.of(bits) / 2) <= MOST_EXACT;
+        let exact = |bits: u32| u128::from(bounds.clients) * u128::from(levels.of(bits) / 2) <= MAX_EXACT;
         let digit = (2..=16).rev().find(|bits| fits(*bits) && exact(*bits));
         LaneBits { count: 2, digit: digit.unwrap_or(2) }
     }
 }
 
-/// The largest value of `bits` bits where a field holds one. It is even, so that zero is exactly half of it.
+/// The largest value of `bits` bits if a field holds one value. It is even, so that zero is exactly half of it.
 #[must_use]
 pub fn max_level(bits: u32) -> u64 {
     (1u64 << bits) - 2

@@ -16,20 +16,20 @@ use rayon::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fewest and most bits a value is quantised to.
+/// The smallest and the largest number of bits of a quantised value.
 pub const BITS: std::ops::RangeInclusive<u32> = 2..=24;
-/// The element type of whole numbers that travel beside an update, the only one that means something here. They are
-/// always rounded to the nearest. Opening gives their sum and not their mean, so the sum is exact
+/// The element type of whole numbers beside an update. The codec interprets no other type. Whole numbers are always
+/// rounded to the nearest. Opening returns their sum instead of their mean, so the sum is exact
 /// ([`crate::bounds::LaneBits`]).
 pub const WHOLE: u8 = 12;
 const MAX_DIMS: usize = 8;
-/// 32 GiB of float32. A list of an update's pieces, made before its data have come, stays under 100 MB.
+/// 32 GiB of float32. The list of an update's pieces, which is made before the data arrive, then stays under 100 MB.
 const MAX_ELEMENTS: usize = 1 << 33;
 
-/// One tensor of an update: how it is shaped and how it is quantised.
+/// The shape and the quantisation of one tensor of an update.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// The host's code of the element type to restore; opaque here.
+    /// The host's code of the element type. It is restored unread.
     pub dtype: u8,
     pub bits: u32,
     pub alpha: f32,
@@ -57,7 +57,7 @@ pub struct Segment {
     pub len: usize,
 }
 
-/// The public shape of an update; every frame of a round carries the same one.
+/// The public shape of an update. Every frame of a round carries the same one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
     tensors: Vec<Tensor>,
@@ -98,7 +98,7 @@ impl Layout {
         &self.tensors
     }
 
-    /// Elements of all tensors together.
+    /// The number of elements of all tensors.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.elements
@@ -146,7 +146,7 @@ impl Layout {
         Layout::new(tensors)
     }
 
-    /// The tensors of an update whose values lie in a row.
+    /// Splits the values of all tensors, in a row, into tensors.
     pub fn split<'a>(&self, flat: &'a [f32]) -> Result<Vec<&'a [f32]>> {
         if flat.len() != self.elements {
             return Err(Error::layout(format!("{} elements instead of {}", flat.len(), self.elements)));
@@ -154,7 +154,7 @@ impl Layout {
         Ok(self.tensors.iter().zip(&self.starts).map(|(t, start)| &flat[*start..*start + t.len()]).collect())
     }
 
-    /// Says where two layouts differ, for the error message.
+    /// The difference of two layouts, for error messages.
     #[must_use]
     pub fn difference(&self, other: &Layout) -> String {
         if self.tensors.len() != other.tensors.len() {
@@ -182,11 +182,12 @@ impl Layout {
     }
 }
 
-/// How a real number becomes one of its two neighbouring integers.
+/// How a real number is rounded to one of its two neighbouring integers.
 #[derive(Debug, Clone)]
 pub enum Rounding {
     Nearest,
-    /// Up with a probability equal to the fraction: unbiased. The stream need not be secret.
+    /// Rounds up with a probability equal to the fraction, so rounding is unbiased. The random stream need not be
+    /// secret.
     Stochastic(Arc<Prf>),
 }
 
@@ -198,7 +199,7 @@ impl Rounding {
     }
 }
 
-/// Where the floats of an update are.
+/// The memory that holds the floats of an update.
 #[derive(Debug)]
 enum Values<'a> {
     /// All of them, tensor by tensor.
@@ -248,7 +249,7 @@ impl<'a> Update<'a> {
         self.layout
     }
 
-    /// The elements that it has.
+    /// The range of elements that this update holds.
     #[must_use]
     pub fn range(&self) -> std::ops::Range<usize> {
         match &self.values {
@@ -257,7 +258,7 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// All tensors, flat; of a window there are none.
+    /// The tensors of the update. A window has no tensors and fails.
     pub fn tensors(&self) -> Result<&[&'a [f32]]> {
         match &self.values {
             Values::Tensors(tensors) => Ok(tensors),
@@ -275,7 +276,7 @@ impl<'a> Update<'a> {
             .ok_or_else(|| Error::layout(format!("{len} elements at {offset} of tensor {i} are not in this window")))
     }
 
-    /// How many values of each tensor lay beyond the clip range, of those quantised so far.
+    /// The number of values beyond the clip range in each tensor, among those quantised so far.
     #[must_use]
     pub fn clipped(&self) -> Vec<u64> {
         self.clipped.iter().map(|n| n.load(Ordering::Relaxed)).collect()
@@ -302,7 +303,7 @@ impl<'a> Update<'a> {
                 Rounding::Nearest => quantise_nearest(x, alpha, scale, slot),
                 Rounding::Stochastic(prf) => quantise_stochastic(x, alpha, scale, prf, start + done, slot),
             };
-            // The error says so.
+            // The error reveals as much.
             if !shown(finite) {
                 let found = x.iter().enumerate().find(|(_, v)| !v.is_finite());
                 let (index, value) = found.map_or((offset, f32::NAN), |(k, v)| (offset + k, *v));
@@ -364,7 +365,7 @@ fn quantise_stochastic(x: &[f32], alpha: f32, scale: f64, prf: &Prf, start: usiz
     (clipped, finite)
 }
 
-/// Takes the sums of one run of elements, on whichever thread has opened them.
+/// Takes the sums of one run of elements, on the thread that has opened them.
 pub type TakeSums<'a> = Box<dyn FnOnce(&[u64]) + Send + 'a>;
 
 /// Takes the decrypted sums of one round, in order.
@@ -376,8 +377,8 @@ pub trait SumSink {
     /// One taker for each run of elements, for several threads at once. The runs have these `lengths` and follow each
     /// other from element 0 on.
     fn split(&mut self, lengths: &mut dyn Iterator<Item = usize>) -> Result<Vec<TakeSums<'_>>>;
-    /// [`Self::put`] where clients of the total weight `sent[k]` sent element `start + k`; from the others it is in
-    /// its sum as zero.
+    /// Like [`Self::put`], for sparse updates. Clients of total weight `sent[k]` sent element `start + k`. The other
+    /// clients count as zero in its sum.
     fn put_sent(&mut self, start: usize, sums: &[u64], _sent: &[TotalWeight]) -> Result<()> {
         self.put(start, sums)
     }
@@ -404,7 +405,7 @@ impl SumSink for Sums {
     }
 }
 
-/// Turns the sums into weighted means: `(S - W L / 2) * 2 alpha / (L W)`; those of [`WHOLE`] into `(S - W L / 2) * 2
+/// Converts sums to weighted means: `(S - W L / 2) * 2 alpha / (L W)`; for tensors of [`WHOLE`] to `(S - W L / 2) * 2
 /// alpha / L`.
 #[derive(Debug, Default)]
 pub struct Means {
@@ -442,7 +443,7 @@ impl SumSink for Means {
         Ok(takers.collect())
     }
 
-    /// The mean over those who sent an element (FLASHE algorithm 1, line 25), zero where nobody did.
+    /// The mean over the clients that sent an element (FLASHE algorithm 1, line 25); zero if no client sent it.
     fn put_sent(&mut self, start: usize, sums: &[u64], sent: &[TotalWeight]) -> Result<()> {
         self.put(start, sums)?;
         let Some((layout, _)) = &self.layout else { return Ok(()) };
@@ -462,7 +463,7 @@ impl SumSink for Means {
     }
 }
 
-/// The weighted means behind the sums of elements `start..start + sums.len()`, of [`WHOLE`] the sums.
+/// The weighted means of elements `start..start + sums.len()`; for tensors of [`WHOLE`], the sums.
 pub fn means(layout: &Layout, levels: Levels, total_weight: TotalWeight, start: usize, sums: &[u64], out: &mut [f32]) {
     let mut done = 0;
     for (i, _, len) in layout.pieces(start, sums.len()) {

@@ -1,5 +1,5 @@
-//! What schemes have whose clients share no key: rosters, and a committee that holds shares of what clients have drawn.
-//! A scheme, an aggregator and an encryptor each give theirs, or nothing.
+//! Schemes whose clients share no key: their rosters, and the committee that holds shares of the clients' secrets. A
+//! scheme, an aggregator and an encryptor each return their committee part, or `None`.
 
 use crate::keys::{ClientKey, ServerKey};
 use crate::oneshot::identity::Identity;
@@ -11,50 +11,51 @@ use crate::{ClientId, Epoch, Error, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A scheme's parties: by [`Scheme::committee`].
+/// The rosters and the committee of a scheme, returned by [`Scheme::committee`].
 pub trait Committee {
-    /// Members that its rosters have.
+    /// The number of committee members in a roster.
     fn members(&self) -> usize;
 
-    /// Most clients that work with the server.
+    /// The largest number of clients that may collude with the server.
     fn corrupt_clients(&self) -> u64;
 
-    /// What the holder of `key` does.
+    /// The roles of the party that holds `key`.
     fn roles(&self, key: &ClientKey) -> Result<Roles>;
 
-    /// The member that holds `key`. `state` is the folder that remembers which rounds were answered.
+    /// The committee member that holds `key`. The folder `state` remembers which rounds it has answered.
     fn member(&self, key: &ClientKey, state: Option<&Path>) -> Result<Box<dyn Member>>;
 
-    /// Opens aggregates for a server that may see them, where the parameters say so.
+    /// The decryptor of a server that may see aggregates, if the parameters allow it.
     fn server_decryptor(&self, key: &ServerKey) -> Result<Decryptor>;
 
-    /// An aggregate with what `reader` needs of it.
-    fn addressed(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>>;
+    /// The aggregate, with only the answers that `reader` needs.
+    fn for_reader(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>>;
 
-    /// The key of `identity`'s party in a roster.
+    /// The key of the party `identity` in a roster.
     fn join(&self, roster: &Roster, identity: &Identity, epoch: Epoch) -> Result<ClientKey>;
 
-    /// What names a roster to people, and what its parties sign: more than `KeyTag::key_id`, which two rosters of one
-    /// maker could share.
-    /// `params` are those of its keys; none: of keys that are made now.
+    /// The fingerprint of a roster: people compare it, and parties sign it. `KeyTag::key_id` is not enough, because two
+    /// rosters of one maker could share it. `params` is the parameter digest in the roster's keys; `None` stands for
+    /// keys that this version makes.
     fn roster_fingerprint(&self, roster: &Roster, epoch: Epoch, params: Option<[u8; 16]>) -> Result<[u8; 32]>;
 
-    /// The roster in a server's key. Refuses a key that names another roster.
+    /// The roster in a server's key. Rejects a key that names another roster.
     fn roster_in(&self, key: &ServerKey) -> Result<Roster>;
 
-    /// `key` of a party that trusts no maker of its roster, with the parties whose signatures `joined` are, beside those
-    /// that it has: it encrypts only once these are enough. Refuses a signature that does not hold.
+    /// Returns `key` with more signatures of parties that have joined the roster. The party does not trust the roster's
+    /// maker, so it encrypts only once enough parties have joined. Rejects an invalid signature.
     fn with_joined(&self, key: &ClientKey, joined: &[(ClientId, [u8; SIGNATURE_LEN])]) -> Result<ClientKey>;
 
-    /// The roster in a party's key, and who has joined it as this party knows: none where it trusts the roster's maker.
+    /// The roster in a party's key, and the parties that have joined it as far as this party knows. The second is
+    /// `None` if the party trusts the roster's maker.
     fn roster_of(&self, key: &ClientKey) -> Result<(Roster, Option<BTreeSet<ClientId>>)>;
 
-    /// The server's key to a roster.
+    /// The server's key for a roster.
     fn roster_key(&self, roster: &Roster, epoch: Epoch) -> Result<ServerKey>;
 }
 
 impl dyn Scheme + '_ {
-    /// [`Scheme::committee`]. Fails where clients share a key.
+    /// Returns [`Scheme::committee`], or an error if the clients share a key.
     pub fn require_committee(&self) -> Result<&dyn Committee> {
         self.committee().ok_or(Error::Unsupported {
             scheme: self.name(),
@@ -63,13 +64,13 @@ impl dyn Scheme + '_ {
         })
     }
 
-    /// [`Committee::members`]; 0 where clients share a key.
+    /// Returns [`Committee::members`]; 0 if the clients share a key.
     #[must_use]
     pub fn members(&self) -> usize {
         self.committee().map_or(0, Committee::members)
     }
 
-    /// [`Committee::roles`]. Whoever shares a key with the others sends updates and opens sums.
+    /// Returns [`Committee::roles`]. If the clients share a key, each of them sends updates and opens sums.
     pub fn roles(&self, key: &ClientKey) -> Result<Roles> {
         match self.committee() {
             Some(committee) => committee.roles(key),
@@ -78,52 +79,54 @@ impl dyn Scheme + '_ {
     }
 }
 
-/// One of a committee that holds shares of what the round's clients have drawn.
+/// A member of the committee that holds shares of the secrets of the round's clients.
 pub trait Member: Send + Sync {
-    /// The answer to [`CommitteeRound::requests`]: the same request again gets the same bytes, another of the round one
-    /// only where both count in a memory, have no client in common and keep to the rule of sets. Where clients have sent
-    /// what is no share, a complaint that names them, and nothing is spent.
+    /// Answers a request made by [`CommitteeRound::requests`]. The same request again gets the same bytes. A different
+    /// request of the same round is answered only if both count in a memory, have no client in common and keep the rule
+    /// of sets. If clients have sent invalid shares, the answer is a complaint that names them; the round then stays
+    /// unanswered.
     fn answer(&self, request: &[u8]) -> Result<Vec<u8>>;
 
-    /// The frame that publishes the prekey for what comes next: for the clients, by [`Prekeys::take_prekeys`].
+    /// The frame that publishes the member's prekey for the next updates. Clients take it with
+    /// [`Prekeys::take_prekeys`].
     fn prekey(&self) -> Result<Vec<u8>>;
 
-    /// Deletes the prekeys that are too old, which every other call does too: for holders that nobody calls.
+    /// Deletes prekeys that are too old. Every other call does this too; this one is for members that receive no calls.
     fn expire(&self) -> Result<()>;
 
-    /// Deletes all prekeys: nothing that was sealed to them opens any more. For the end of a run.
+    /// Deletes all prekeys at the end of a run. Shares that were encrypted to them cannot be opened any more.
     fn forget(&self) -> Result<()>;
 }
 
-/// An aggregator's work with the committee: by [`crate::scheme::Aggregator::committee`].
+/// An aggregator's exchange with the committee, returned by [`crate::scheme::Aggregator::committee`].
 pub trait CommitteeRound {
-    /// Fixes who is in the sum: what to send next to each member, whose answers [`Self::answer`] takes.
+    /// Fixes the clients in the sum, and returns the next message for each member. [`Self::answer`] takes the answers.
     fn requests(&mut self) -> Result<Vec<(ClientId, Vec<u8>)>>;
 
-    /// Checks a member's answer and keeps it: whose it is. A refused one changes nothing.
+    /// Checks a member's answer and keeps it. Returns the member's number. A rejected answer changes nothing.
     fn answer(&mut self, frame: &[u8]) -> Result<ClientId>;
 
-    /// Clients that more members accuse of having sealed no share than there are corrupt members: one of them at least
-    /// keeps to the protocol. Fewer may be lying, and are as members that have not answered.
+    /// Clients accused of invalid shares by more members than may be corrupt. At least one accuser is then honest, so
+    /// the accusation stands. With fewer accusers the accusation is ignored, and the accusers count as absent.
     fn accused(&self) -> Vec<ClientId>;
 
-    /// Whether [`Self::requests`] has more to send once no answer is missing: members agree on the set before they answer
-    /// for it.
+    /// Whether [`Self::requests`] has more to send once no answer is missing. Members agree on the set before they
+    /// answer for it.
     fn agreeing(&self) -> bool;
 
-    /// How many more answers the next step needs: other requests where members are [`Self::agreeing`], else
-    /// [`crate::scheme::Aggregator::finish`].
+    /// The number of answers still missing for the next step. The next step is another set of requests while members
+    /// are [`Self::agreeing`], and [`crate::scheme::Aggregator::finish`] afterwards.
     fn missing(&self) -> usize;
 
-    /// Checks the prekeys that the round's clients are given, and takes updates that were sealed to these only. Those that
-    /// are refused, each with its reason.
+    /// Checks the prekeys that the round's clients receive. The aggregator then accepts only updates encrypted to
+    /// these. Returns the error of each rejected prekey.
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>>;
 }
 
-/// A client's side of the committee: by [`crate::protocol::Encryptor::take_prekeys`].
+/// A client's exchange with the committee, through [`crate::protocol::Encryptor::take_prekeys`].
 pub trait Prekeys {
-    /// Takes the prekeys that members have published, as [`Member::prekey`] made them: the next updates' shares are
-    /// sealed to these, and to none that were taken before. Those that are refused, each with its reason, change nothing.
-    /// Fails where too few members are known then.
+    /// Takes the prekeys that members have published with [`Member::prekey`]. The next updates encrypt their shares to
+    /// these, and not to earlier ones. Returns the error of each rejected prekey, which changes nothing. Fails if too
+    /// few members have a prekey afterwards.
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>>;
 }

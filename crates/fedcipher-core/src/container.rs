@@ -1,5 +1,5 @@
-//! What ends with a container: its own layer, its memory, and volumes that are made anew with it. A ledger that is lost
-//! with them lets a round be encrypted twice, unless the key is lost too.
+//! Detects storage that ends with a container: its own layer, its memory, and volumes that are made anew with it. If a
+//! ledger is lost with them and the key is not, a round can be encrypted twice.
 
 use crate::{Error, Result};
 use std::env;
@@ -54,7 +54,7 @@ fn existing(path: &Path) -> PathBuf {
 
 /// A line of `/proc/self/mountinfo`.
 struct Mount<'a> {
-    /// Of its file system, the folder that is mounted.
+    /// The mounted folder of the file system.
     root: &'a str,
     at: PathBuf,
     kind: &'a str,
@@ -70,7 +70,7 @@ impl<'a> Mount<'a> {
         Some(Mount { root, at, kind: about.next()?, source: about.next()? })
     }
 
-    /// What the mount is, if it ends with the container.
+    /// The kind of mount, if it ends with the container.
     fn ephemeral(&self, kubernetes: bool) -> Option<&'static str> {
         if MEMORY.contains(&self.kind) {
             return Some("memory (tmpfs)");
@@ -95,7 +95,7 @@ fn is_unnamed(root: &str) -> bool {
     name.is_some_and(|name| name.len() == 64 && name.bytes().all(|c| c.is_ascii_hexdigit()))
 }
 
-/// What `path` lies in, if that ends with the container.
+/// The storage that contains `path`, if it ends with the container.
 fn ephemeral(mounts: &str, path: &Path, kubernetes: bool) -> Option<&'static str> {
     // Of two mounts at one place the later one is seen.
     let mounts = mounts.lines().filter_map(Mount::parse).filter(|mount| path.starts_with(&mount.at));

@@ -1,9 +1,9 @@
-//! The one error type of the core: every variant says what was wrong and what to do about it.
+//! The core's only error type. Every variant says what was wrong and what to do about it.
 
 use crate::ledger;
 use crate::{ClientId, Epoch, RoundId, Weight};
 
-/// What can go wrong between a float update and a decrypted average.
+/// An error between a float update and a decrypted average.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,9 +12,9 @@ pub enum Error {
 
     #[error(
         "aggregate bound exceeded: {clients} clients x weight {max_weight} x {bits}-bit values need \
-         {needed_bits} bits but the modulus has {modulus_bits}; use {cure}"
+         {needed_bits} bits but the modulus has {modulus_bits}; use {fix}"
     )]
-    Bound { clients: u64, max_weight: Weight, bits: u32, needed_bits: u32, modulus_bits: u32, cure: String },
+    Bound { clients: u64, max_weight: Weight, bits: u32, needed_bits: u32, modulus_bits: u32, fix: String },
 
     #[error(
         "weight {weight} of client {client} is outside 1..={max_weight}; scale the weights down \
@@ -71,8 +71,8 @@ pub enum Error {
     TooFew { found: usize, minimum: u64 },
 
     #[error(
-        "this sum is refused: with the sums of its memory that are there already it would set {found} clients apart, and \
-         every group of clients that are in the same sums must have at least {minimum}; sum all of a group or none of it"
+        "this sum is refused: together with earlier sums of its memory it would set {found} clients apart, but every group \
+         of clients in the same sums must have at least {minimum}; sum a whole group or none of it"
     )]
     Set { found: u64, minimum: u64 },
 
@@ -89,8 +89,8 @@ pub enum Error {
     Memory { round: RoundId },
 
     #[error(
-        "the aggregate is not the sum of what the clients it names have sent: it was changed, mixed or relabelled on \
-         its way"
+        "the aggregate is not the sum of the updates that its named clients sent: it was changed, mixed or relabelled \
+         on its way"
     )]
     Tag,
 
@@ -130,8 +130,8 @@ pub enum Error {
     Forgotten { round: RoundId },
 
     #[error(
-        "nothing is opened under this key any more: an aggregate under it was forged, and each further try could tell \
-         the forger of the key; have new keys made (the next key epoch)"
+        "this key is closed: an aggregate under it was forged, and each further attempt could reveal more of the key to \
+         the forger; have new keys made (the next key epoch)"
     )]
     Closed,
 
@@ -152,9 +152,7 @@ pub enum Error {
     )]
     Decrypt { reason: String },
 
-    #[error(
-        "{answers} members of the committee have answered where {needed} must; ask the others, or start a new round"
-    )]
+    #[error("{answers} members of the committee have answered, {needed} must; ask the others, or start a new round")]
     Committee { answers: usize, needed: usize },
 
     #[error(
@@ -164,51 +162,51 @@ pub enum Error {
     NotJoined { missing: String },
 
     #[error(
-        "member {member} of the committee has published prekey {seen}, this one is {number}: it is an old one, and shares \
-         sealed to it could open with old files"
+        "member {member} of the committee has published prekey {seen}, this one is {number}: it is old, and \
+         shares encrypted to it could be opened with old files"
     )]
     OldPrekey { member: ClientId, number: u64, seen: u64 },
 
     #[error(
-        "{known} members of the committee have published a prekey where {needed} must: shares are sealed to prekeys only; \
+        "{known} members of the committee have published a prekey, {needed} must: shares are encrypted to prekeys only; \
          give this client the members' newest prekeys with the round{refused}"
     )]
     NoPrekeys { known: usize, needed: usize, refused: String },
 
     #[error(
-        "clients {} have sealed shares of round {round} to prekeys that are gone; a member keeps each for its rounds \
-         and its time only, so begin a new round with its newest prekey",
+        "clients {} have encrypted shares of round {round} to deleted prekeys; a member keeps each prekey for limited \
+         rounds and time, so begin a new round with its newest prekey",
         bare(clients)
     )]
     PrekeyGone { round: RoundId, clients: Vec<ClientId> },
 
-    #[error("what party {party} is said to have sent does not bear its signature")]
+    #[error("a message in the name of party {party} lacks its valid signature")]
     Signature { party: ClientId },
 
     #[error(
-        "member {member} says that clients {} have sealed to it what is no share of theirs; it does not answer for them",
+        "member {member} reports that clients {} have sent it invalid shares; it does not answer for them",
         bare(clients)
     )]
     FalseShare { member: ClientId, clients: Vec<ClientId> },
 
-    #[error("the committee has been asked for round {round}; whoever comes now is in the next round")]
+    #[error("the committee has been asked for round {round}; later updates belong to the next round")]
     Asked { round: RoundId },
 
     #[error(
-        "the sum of round {round} has been handed out and takes no more; begin the next round with a new aggregator"
+        "the sum of round {round} has been handed out and accepts no more updates; begin the next round with a new aggregator"
     )]
     Finished { round: RoundId },
 
     #[error("{operation} is not supported by {scheme}: {reason}")]
     Unsupported { scheme: &'static str, operation: &'static str, reason: &'static str },
 
-    #[error("cancelled after {done} of {total} steps; finish() again takes the round up from the start")]
+    #[error("cancelled after {done} of {total} steps; call finish() again to start over")]
     Cancelled { done: usize, total: usize },
 
     #[error("the operating system's random number generator failed: {0}")]
     Rng(String),
 
-    #[error("the accelerator failed: {reason}; train without it, or let the core do what it fails at")]
+    #[error("the accelerator failed: {reason}; train without it, or let the core take over its failed work")]
     Device { reason: String },
 
     #[error("a fault of Fedcipher itself, or of a library it uses: {reason}; please report it")]

@@ -4,7 +4,7 @@
 use crate::bounds::{Bounds, Privacy};
 use crate::flashe::{self, Masking, Policy};
 use crate::oneshot::{self, Reveal};
-use crate::rlwe::params::{Params as BfvParams, Preset};
+use crate::rlwe::params::{BfvParams, Preset};
 
 fn list<T: ToString>(values: &[T]) -> String {
     format!("[{}]", values.iter().map(T::to_string).collect::<Vec<_>>().join(", "))
@@ -38,7 +38,7 @@ pub fn plain(of: &Bounds) -> String {
     format!("plain|{}", bounds(of))
 }
 
-pub fn flashe(of: &flashe::Params) -> String {
+pub fn flashe(of: &flashe::FlasheParams) -> String {
     let policy = match of.policy {
         Policy::Fixed(Masking::Single) => "Fixed(Single)",
         Policy::Fixed(Masking::Double) => "Fixed(Double)",
@@ -65,7 +65,7 @@ pub fn bfv(of: &BfvParams, primes: &[u64]) -> String {
     )
 }
 
-pub fn oneshot(of: &oneshot::Params, primes: &[u64]) -> String {
+pub fn oneshot(of: &oneshot::OneshotParams, primes: &[u64]) -> String {
     let reveal = match of.reveal {
         Reveal::Clients => "Clients",
         Reveal::Server => "Server",

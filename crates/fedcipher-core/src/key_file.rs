@@ -1,12 +1,14 @@
-//! Client key files: read only where nobody else can, used by one program (or the processes of one app) at a time.
+//! Client key files: read only if other users cannot read them, and used by one program, or the processes of one app,
+//! at a time.
 //!
-//! A file is a line of text, the scheme, then the key. Beside `client-0.key` lies `client-0.key.used` from its
-//! first use on: it names the state folder whose ledgers know what the key has encrypted, and carries the lock. Where
-//! this user cannot write there (a Kubernetes Secret), the marker is in the state folder, under the key's own name.
+//! A file is a line of text, the scheme, then the key. From its first use on, `client-0.key.used` lies beside
+//! `client-0.key`. It names the state folder whose ledgers have the key's history, and carries the lock. If this user
+//! cannot
+//! write there (a Kubernetes Secret), the marker is in the state folder, under the key's own name.
 
 use crate::keys::ClientKey;
-use crate::ledger::stamp::{self, LEN, Magic, Stamp};
-use crate::ledger::{self, CURE, Folder};
+use crate::ledger::header::{self, LEN, LedgerHeader, Magic};
+use crate::ledger::{self, Folder, REMEDY};
 use crate::os::{self, Exposed, TRUSTED_GROUP};
 use crate::wire::hex;
 use crate::{Error, Result, container};
@@ -17,19 +19,19 @@ use zeroize::Zeroizing;
 
 const MAGIC: Magic = *b"FEDUSED1";
 /// Far above any scheme's keys.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_BYTES: u64 = 1 << 30;
 
 fn refused(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::KeyFile { path: path.display().to_string(), reason: reason.to_string() }
 }
 
-/// Why another user could put something of his own in the place of what is at `path`, and what to do; none where
-/// nobody can. Links are followed, and every folder on the way is looked at.
+/// The way in which another user could replace the file at `path`, and the remedy; `None` if no other user can. Links
+/// are followed, and every folder on the path is checked.
 pub fn replaceable(path: &Path) -> std::io::Result<Option<String>> {
     Ok(os::exposed_path(path)?.map(|(place, exposed)| told(&place, exposed)))
 }
 
-/// Why another user could put files into the folder at `path`, or another folder in its place; none where nobody can.
+/// The way in which another user could write to the folder at `path` or replace it; `None` if no other user can.
 pub fn changeable(path: &Path) -> std::io::Result<Option<String>> {
     Ok(os::exposed_folder(path)?.map(|(place, exposed)| told(&place, exposed)))
 }
@@ -54,16 +56,14 @@ fn told(place: &Path, exposed: Exposed) -> String {
     }
 }
 
-/// What else to do where only a group of this process stands against a file or folder.
+/// A further remedy if only a group of this process may read or replace a file or folder.
 fn trust_group(about: Option<&Metadata>) -> String {
     about.and_then(os::group_to_trust).map_or_else(String::new, |group| {
-        format!(
-            " (where nobody but this service is in group {group}, set {TRUSTED_GROUP}={group}: docs/how-to/deploy.md)"
-        )
+        format!(" (if only this service is in group {group}, set {TRUSTED_GROUP}={group}: docs/how-to/deploy.md)")
     })
 }
 
-/// What to do where others may read a key file, that is, where its modes come from.
+/// The remedy if other users may read a key file. It depends on the source of the file's modes.
 fn unread(path: &Path, about: &Metadata) -> String {
     if container::in_kubernetes() {
         return format!(
@@ -83,8 +83,8 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     };
     let file = os::open_file(path).map_err(io)?;
     let about = file.metadata().map_err(io)?;
-    if about.len() > MOST_BYTES {
-        return Err(refused(path, "is no key file"));
+    if about.len() > MAX_BYTES {
+        return Err(refused(path, "is not a key file"));
     }
     if let Some(Exposed::Readable(mode)) = os::exposed_file(&about) {
         return Err(refused(path, format!("may be read by other users (mode {mode:04o}): {}", unread(path, &about))));
@@ -94,15 +94,15 @@ pub fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     }
     // One allocation: a vector that grows would leave the key in memory that was freed.
     let mut bytes = Zeroizing::new(Vec::with_capacity(about.len() as usize + 1));
-    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(io)?;
     Ok(bytes)
 }
 
 /// The scheme's text and the key in a client's file.
 pub fn load(path: &Path) -> Result<(String, ClientKey)> {
     let content = read(path)?;
-    let end = content.iter().position(|b| *b == b'\n').ok_or_else(|| refused(path, "is no key file"))?;
-    let spec = std::str::from_utf8(&content[..end]).map_err(|_| refused(path, "is no key file"))?;
+    let end = content.iter().position(|b| *b == b'\n').ok_or_else(|| refused(path, "is not a key file"))?;
+    let spec = std::str::from_utf8(&content[..end]).map_err(|_| refused(path, "is not a key file"))?;
     let key = ClientKey::from_bytes(&content[end + 1..]).map_err(|_| {
         refused(
             path,
@@ -113,10 +113,10 @@ pub fn load(path: &Path) -> Result<(String, ClientKey)> {
     Ok((spec.to_owned(), key))
 }
 
-/// Who may use a key file at the same time.
+/// The programs that may use a key file at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// Nobody: an engine.
+    /// No other program: an engine.
     Alone,
     /// Other processes of this kind: an app's workers, whose ledger keeps them apart.
     Workers,
@@ -132,8 +132,8 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// Whether this was the first use as far as the state folder knows, and nothing beside the key file knows of it: if
-    /// the folder is lost, so is what the key has encrypted.
+    /// True if this was the first use according to the state folder, and no marker lies beside the key file. If the
+    /// folder is lost, the key's history is lost too.
     #[must_use]
     pub fn first_in_state(&self) -> bool {
         self.first
@@ -152,12 +152,12 @@ fn marker_in(state: &Path, key: &ClientKey) -> PathBuf {
     state.join(format!("{}-{}.used", hex(&key.tag.key_id), key.client))
 }
 
-/// Whether nothing can be made in the folder of a file, whoever tries again.
+/// Whether files cannot be made in the folder of a file at all, so that a retry is useless.
 fn is_read_only(e: &std::io::Error) -> bool {
     matches!(e.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 
-/// What to say where the state folder alone knows of a key's use: see [`InUse::first_in_state`].
+/// The warning if only the state folder knows of a key's use: see [`InUse::first_in_state`].
 #[must_use]
 pub fn only_in(path: &Path, state: &Path) -> String {
     format!(
@@ -181,7 +181,7 @@ pub fn take(path: &Path, key: &ClientKey, state: &Path, sharing: Sharing) -> Res
         Taken::Unwritten(e) if is_read_only(&e) => {}
         Taken::Unwritten(e) => return Err(unwritten(path, &beside, &e)),
     }
-    // Another program may have the same file with another state folder. What is only read cannot be locked everywhere.
+    // Another program may use the same file with another state folder. Read-only files cannot be locked everywhere.
     let held = os::open_file(path).map_err(|e| refused(path, e))?;
     if let Err(in_use @ Error::KeyInUse { .. }) = lock(&held, path, sharing) {
         return Err(in_use);
@@ -202,47 +202,50 @@ enum Taken {
     Unwritten(std::io::Error),
 }
 
-/// As [`take`], with the marker `at`.
+/// Like [`take`], with the marker `at`.
 fn take_at(at: &Path, path: &Path, key: &ClientKey, folder: &Folder, sharing: Sharing) -> Result<Taken> {
     let (state, mut first) = (folder.path(), false);
-    let fresh = Stamp::of(MAGIC, folder.identity(), key, 0);
+    let fresh = LedgerHeader::of(MAGIC, folder.identity(), key, 0);
     loop {
-        let mut file = match stamp::open(at, false) {
+        let mut file = match header::open(at, false) {
             Ok(file) => file,
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                if let Err(e) = stamp::try_to_make(at) {
+                if let Err(e) = header::try_to_make(at) {
                     return Ok(Taken::Unwritten(e));
                 }
-                // Unused as far as this file knows. The ledgers come first: a marker vouches for them.
+                // Unused according to this file. The ledgers are made first, because a marker promises that they exist.
                 ledger::register(key, state)?;
-                first = stamp::publish(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
+                first = header::publish(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
                 continue;
             }
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 return Err(refused(
                     path,
-                    format!("has been used by another user, who alone reads {}: run both as one user", at.display()),
+                    format!(
+                        "has been used by another user, and only that user can read {}: run both as one user",
+                        at.display()
+                    ),
                 ));
             }
-            Err(e) => return Err(stamp::unopened(at, &e)),
+            Err(e) => return Err(header::unopened(at, &e)),
         };
         let mut bytes = Vec::new();
         (&mut file).take(2 * LEN as u64).read_to_end(&mut bytes).map_err(|e| refused(at, e))?;
-        let Some(found) = Stamp::decode(&bytes, MAGIC) else {
-            return Err(refused(at, format!("is cut or damaged; {CURE}")));
+        let Some(found) = LedgerHeader::decode(&bytes, MAGIC) else {
+            return Err(refused(at, format!("is cut or damaged; {REMEDY}")));
         };
-        // The marker of an earlier key at this path may only go when nobody uses that key any more.
+        // The marker of an earlier key at this path may be removed only once that key is not in use.
         let earlier = !found.is_of(key);
         lock(&file, path, if earlier { Sharing::Alone } else { sharing })?;
         if !os::is_at(&file, at) {
             continue;
         }
         if earlier {
-            if let Err(e) = stamp::try_to_make(at) {
+            if let Err(e) = header::try_to_make(at) {
                 return Ok(Taken::Unwritten(e));
             }
             ledger::register(key, state)?;
-            stamp::replace(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
+            header::replace(at, &fresh.encode()).map_err(|e| unwritten(path, at, &e))?;
             continue;
         }
         if found.folder != fresh.folder {

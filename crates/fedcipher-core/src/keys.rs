@@ -1,4 +1,4 @@
-//! What the authority hands out: a secret key per client, and a public one for the server.
+//! The keys that the authority makes: a secret key per client, and a public key for the server.
 
 use crate::codec::Layout;
 use crate::mac::MacKey;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// What names a key set: scheme, parameters, a random id and the epoch. All public.
+/// The public name of a key set: scheme, parameters, a random id and the epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyTag {
     pub scheme: SchemeId,
@@ -71,7 +71,7 @@ impl KeyTag {
         KeyTag { scheme: header.scheme, params: header.params, key_id: header.key_id, epoch: header.epoch }
     }
 
-    /// The first thing about `header` that does not belong to this key set, as an error.
+    /// Fails with the first field of `header` that does not belong to this key set.
     pub fn check(&self, header: &Header) -> Result<()> {
         if header.scheme != self.scheme {
             return Err(Error::Scheme {
@@ -96,7 +96,8 @@ impl KeyTag {
         Err(Error::Parameters { found: wire::hex(&found), expected: wire::hex(&self.params) })
     }
 
-    /// This key set must have been made for `scheme` with parameters of this digest, as now or as before 0.1.0.
+    /// Fails unless this key set was made for `scheme` with parameters of this digest, in the form of this version or
+    /// of builds before 0.1.0.
     pub fn check_scheme(&self, scheme: &str, digest: ParamsDigest) -> Result<()> {
         if self.scheme != wire::scheme_id(scheme)? {
             return Err(Error::Scheme { found: wire::scheme_name(&self.scheme), expected: scheme.to_owned() });
@@ -116,7 +117,7 @@ const ROOT_LEN: usize = 32;
 pub struct ClientKey {
     pub tag: KeyTag,
     pub client: ClientId,
-    /// The cohort's secret for what is not the scheme's own business: tags.
+    /// The cohort's secret for tags. It is independent of the scheme's key.
     pub root: Zeroizing<[u8; ROOT_LEN]>,
     /// The client's signing key. No other party has a copy.
     pub sign: SigningKey,
@@ -136,30 +137,31 @@ impl std::fmt::Debug for ClientKey {
     }
 }
 
-/// The parts of a key's frame. A damaged key has not been lost on a wire.
+/// The parts of a key's frame. An error speaks of a file, because keys do not travel as frames do.
 fn parse_key(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
     wire::parse_kind(bytes, kind).map_err(unreadable)
 }
 
 fn unreadable(error: Error) -> Error {
     let reason = match error {
-        Error::Frame { reason } => format!("{reason}; get it again from whoever made it"),
+        Error::Frame { reason } => format!("{reason}; get it again from its maker"),
         other => other.to_string(),
     };
     Error::Key { reason }
 }
 
-/// Refuses a key that says more than its tag and whose it is: what one reader passes over another may go by.
+/// Fails if a key's header has more content than its tag and its client. One reader could ignore such content and
+/// another one use it.
 fn check_bare(tag: &KeyTag, header: &Header) -> Result<()> {
     let holders = header.contributions.iter().map(|c| Contribution { weight: Weight::ONE, ..*c }).collect();
     if *header == tag.header(header.kind, RoundId::NONE, holders) {
         return Ok(());
     }
-    Err(Error::Key { reason: "there is more than a key in it; get it again from whoever made it".into() })
+    Err(Error::Key { reason: "it contains more than a key; get it again from its maker".into() })
 }
 
 impl ClientKey {
-    /// The keys of the cohort's tags.
+    /// The cohort's MAC keys.
     pub fn mac(&self) -> Result<MacKey> {
         MacKey::new(&self.root)
     }
@@ -196,11 +198,11 @@ impl ClientKey {
 /// The number of each client, and the public key that checks its signatures.
 pub type Cohort = BTreeMap<ClientId, [u8; VERIFY_LEN]>;
 
-/// What the aggregator needs: the cohort and public material, no secret.
+/// The aggregator's key: the cohort and public material, no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerKey {
     pub tag: KeyTag,
-    /// The clients, each with the key to check its signatures with.
+    /// The clients, each with its verification key.
     pub cohort: Arc<Cohort>,
     pub public: Vec<u8>,
 }
@@ -222,7 +224,7 @@ impl ServerKey {
         let mut seen = BTreeSet::new();
         let key = |c: &Contribution| {
             let key = r.array()?;
-            // Two clients with one key would be one that counts twice.
+            // Two clients with one verification key would be one client that counts twice.
             if is_key(&key) && seen.insert(key) {
                 Ok((c.client, key))
             } else {

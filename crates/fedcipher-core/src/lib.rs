@@ -43,5 +43,5 @@ pub mod wire;
 
 pub use error::{Error, Result};
 pub use fedcipher_types::{ClientId, Epoch, RoundId, TotalWeight, Weight, canonical};
-/// Of the system, for files that the engine keeps itself.
+/// Re-exported for files that the engine writes itself.
 pub use os::{name_new, sync_folder};

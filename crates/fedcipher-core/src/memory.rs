@@ -1,7 +1,8 @@
-//! Memory for what is as large as a model: in huge pages, where the system has any.
+//! Memory for data as large as a model: in huge pages, if the system has any.
 //!
-//! Fresh memory costs a fault for every 4 KiB of it, which for an update of 250 MB is a third of an encryption and
-//! most of a sum's first addition.
+//! Fresh memory costs a page fault for every 4 KiB. For an update of 250 MB, that is a third of an encryption and most
+//! of a
+//! sum's first addition.
 
 use crate::threads::Threads;
 use crate::{Error, Result};
@@ -53,7 +54,7 @@ pub fn copied<T: Copy + Default + Send + Sync>(values: &[T]) -> Vec<T> {
     }
 }
 
-/// Asks for huge pages under what has not been written yet. The system may say no, and nobody needs to know.
+/// Asks for huge pages under memory that has not been written yet. The system may decline; this is not an error.
 pub fn huge_pages<T>(fresh: &mut [T]) {
     if size_of_val(fresh) >= FROM {
         advise(fresh);
@@ -82,7 +83,7 @@ fn advise<T>(_fresh: &mut [T]) {}
 mod tests {
     use super::*;
 
-    /// What the kernel says of the mapping that `address` is in.
+    /// The kernel's description of the mapping that contains `address`.
     fn flags(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;

@@ -16,11 +16,11 @@ use rayon::prelude::*;
 /// Elements that draw from one stream: the result does not depend on the number of threads.
 const CHUNK: usize = 1 << 14;
 
-/// Each rounding misses its bound with a probability below 10^-6 (`dp.py`), so nobody sees so many miss.
+/// Each rounding misses its bound with a probability below 10^-6 (`dp.py`), so this many misses do not occur.
 const TRIES: u32 = 16;
 
 /// Largest numerator of a variance: products below stay within 127 bits.
-const MOST_NUMERATOR: u64 = 1 << 44;
+const MAX_NUMERATOR: u64 = 1 << 44;
 
 /// `N_Z(0, sigma^2)`: integers x with a probability proportional to `exp(-x^2 / (2 sigma^2))`.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +33,10 @@ pub struct DiscreteGaussian {
 }
 
 impl DiscreteGaussian {
-    /// Of the variance `numerator / 2^shift`, at least 1/4.
+    /// A sampler of variance `numerator / 2^shift`, at least 1/4.
     pub fn new(numerator: u64, shift: u32) -> Result<Self> {
         let denominator = 1u128.checked_shl(shift).filter(|d| *d <= 4 * u128::from(numerator));
-        let Some(denominator) = denominator.filter(|_| (1..=MOST_NUMERATOR).contains(&numerator)) else {
+        let Some(denominator) = denominator.filter(|_| (1..=MAX_NUMERATOR).contains(&numerator)) else {
             return Err(Error::parameter(
                 "sigma",
                 format!("the variance {numerator} / 2^{shift} is below 1/4 or has more than 44 bits"),
@@ -46,7 +46,7 @@ impl DiscreteGaussian {
         Ok(DiscreteGaussian { numerator, denominator, scale: ((numerator / denominator).isqrt() + 1) as u64 })
     }
 
-    /// One draw, exact: algorithm 3. The time it takes depends on nothing but what is drawn.
+    /// One exact draw: algorithm 3. Its time depends only on the drawn value.
     pub fn sample(&self, random: &mut Stream) -> i64 {
         loop {
             let proposal = laplace(random, self.scale);
@@ -111,7 +111,7 @@ fn fraction(random: &mut Stream, mut a: u128, b: u128) -> bool {
         if gap >> 63 != 0 {
             return true;
         }
-        // a * 2^64 - word * b: what is left of a, in units of this word.
+        // a * 2^64 - word * b: the remainder of a, in units of this word.
         let rest = (gap << 64) - low;
         if rest >= b {
             return true;
@@ -120,7 +120,7 @@ fn fraction(random: &mut Stream, mut a: u128, b: u128) -> bool {
     }
 }
 
-/// What bounds one client's update.
+/// The limits of one client's update.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Largest L2 norm, in the update's own unit.
@@ -140,9 +140,9 @@ pub struct Noised {
     pub norm: f64,
 }
 
-/// `tensors` cut to `limits`, rounded to the grid of `layout` and with noise; under `key`, which is used once.
+/// `tensors` cut to `limits`, rounded to the grid of `layout`, with noise under `key`, which is used once.
 ///
-/// All tensors have the same bits and range. What is beyond the range is cut, and counted.
+/// All tensors have the same bits and range. Values beyond the range are cut and counted.
 pub fn noised(
     layout: &Layout,
     tensors: &[&[f32]],
@@ -184,7 +184,7 @@ pub fn noised(
 }
 
 impl Limits {
-    /// What an update of this norm is multiplied by.
+    /// The factor for an update of this norm.
     fn scale(self, norm: f64) -> f64 {
         if norm > self.clip { self.clip / norm } else { 1.0 }
     }

@@ -73,7 +73,7 @@ impl Fields {
         if high.len() as u32 * self.width > 64 {
             return fields.iter().rev().fold(0, |packed, v| packed << self.width | u128::from(field(v)));
         }
-        // Shifts of 128 bits take several times as long as those of a word.
+        // Shifts of 128 bits take several times as long as shifts of a word.
         let join = |half: &[u32]| half.iter().rev().fold(0, |packed, v| packed << (self.width % 64) | field(v));
         let (low, high, by) = (join(low), join(high), low.len() as u32 * self.width);
         // The lower half has at most 64 bits too.

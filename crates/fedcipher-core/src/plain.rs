@@ -8,15 +8,15 @@ use crate::codec::{Layout, Update};
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::lanes::{Cuts, Lanes};
-use crate::mac::{Hash, TAG_LEN, Weighting};
+use crate::mac::{PolyEval, TAG_LEN, Weighting};
 use crate::memory::zeros;
 use crate::protocol::{
-    CheckedHead, ClaimedRound, DecryptKernel, Decryptor, EncryptKernel, Encryptor, Piece, PieceOpener, PieceSealer,
-    Receiver, SealingFrame, Sender,
+    CheckedHead, ClaimedRound, DecryptKernel, Decryptor, EncryptKernel, Encryption, Encryptor, Piece, PieceDecryptor,
+    PieceEncryptor, Receiver, Sender,
 };
 use crate::scheme::{Aggregator, ParamsDigest, Progress, Scheme, Terms, Values};
 use crate::threads::Threads;
-use crate::wire::{Contribution, Place};
+use crate::wire::{Contribution, FrameBuffer};
 use crate::{ClientId, Epoch, Result, RoundId, TotalWeight};
 use std::path::Path;
 use std::sync::Arc;
@@ -110,10 +110,10 @@ struct PlainEncryptor {
 }
 
 impl EncryptKernel for PlainEncryptor {
-    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>> {
         let cuts = lanes(self.bounds, terms.layout)?.cut(0, |_| PIECE);
         let claimed = self.sender.claim(terms, terms.layout)?;
-        Ok(Some(SealingFrame::new(PlainSealer { claimed, cuts })))
+        Ok(Some(Encryption::new(PlainPieces { claimed, cuts })))
     }
 
     fn precompute(&mut self, round: RoundId, _layout: &Layout, _plan: &[u8]) -> Result<()> {
@@ -121,12 +121,12 @@ impl EncryptKernel for PlainEncryptor {
     }
 }
 
-struct PlainSealer {
+struct PlainPieces {
     claimed: ClaimedRound,
     cuts: Cuts,
 }
 
-impl PieceSealer for PlainSealer {
+impl PieceEncryptor for PlainPieces {
     fn claimed(&self) -> &ClaimedRound {
         &self.claimed
     }
@@ -143,17 +143,17 @@ impl PieceSealer for PlainSealer {
         Threads::One
     }
 
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
-        let (piece, width, stamp) = (&self.cuts.pieces[index], self.cuts.widths[index], self.claimed.stamp());
+    fn encrypt_piece(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval> {
+        let (piece, width, tag_maker) = (&self.cuts.pieces[index], self.cuts.widths[index], self.claimed.tag_maker());
         let mut ints = vec![0u32; CHUNK];
-        let mut hasher = stamp.mac.hasher(piece.start);
+        let mut hasher = tag_maker.mac.hasher(piece.start);
         for (k, chunk) in out.chunks_mut(bits::packed_len(CHUNK, width)).enumerate() {
             let n = (piece.len - k * CHUNK).min(CHUNK);
-            update.quantise(stamp.levels, piece.start + k * CHUNK, &mut ints[..n])?;
+            update.quantise(tag_maker.levels, piece.start + k * CHUNK, &mut ints[..n])?;
             hasher.fields(&ints[..n]);
-            bits::pack_scaled(&ints[..n], stamp.factor(), width, chunk);
+            bits::pack_scaled(&ints[..n], tag_maker.factor(), width, chunk);
         }
-        Ok(stamp.weighed(hasher.hash()))
+        Ok(tag_maker.scale_by_weight(hasher.hash()))
     }
 }
 
@@ -175,7 +175,7 @@ impl Aggregator for PlainAggregator {
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let sum = std::mem::take(&mut self.sum);
         header.build_from(&[&sum, &self.admission.close().to_bytes()], place)
@@ -192,7 +192,7 @@ impl DecryptKernel for PlainDecryptor {
         &self.receiver
     }
 
-    fn opener(&self, checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+    fn opener(&self, checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>> {
         let lanes = lanes(self.bounds, checked.layout())?;
         lanes.check_len(checked.payload_len().saturating_sub(TAG_LEN))?;
         Ok(Some(Box::new(PlainOpener {
@@ -209,7 +209,7 @@ struct PlainOpener {
     levels: Levels,
 }
 
-impl PieceOpener for PlainOpener {
+impl PieceDecryptor for PlainOpener {
     fn prefix(&self) -> usize {
         0
     }
@@ -222,11 +222,11 @@ impl PieceOpener for PlainOpener {
         Threads::One
     }
 
-    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<PolyEval> {
         let (width, values) = (self.cuts.widths[index], self.cuts.bits[index]);
         bits::check_stream(bytes, sums.len(), width)?;
         bits::unpack(bytes, width, sums);
         admission::check_sums(sums, self.weight, self.levels.of(values))?;
-        Ok(Hash::default())
+        Ok(PolyEval::default())
     }
 }

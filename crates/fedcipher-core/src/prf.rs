@@ -79,7 +79,7 @@ fn count(mut template: [u8; 16], mut first: u32, mut out: &mut [[u8; 16]]) {
     }
 }
 
-/// Blocks that differ in their last byte alone, which counts on from that of `first`.
+/// Blocks that differ only in their last byte, which counts on from the last byte of `first`.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 fn count_last_byte(first: [u8; 16], out: &mut [[u8; 16]]) {
     let first = u128::from_le_bytes(first);
@@ -148,7 +148,7 @@ impl Stream {
         half
     }
 
-    /// The next words, as [`Stream::next_u64`] would give them.
+    /// The next words, as [`Stream::next_u64`] would return them.
     pub fn fill(&mut self, words: &mut [u64]) {
         let mut done = 0;
         while done < words.len() {
@@ -203,7 +203,7 @@ pub struct KeyStream {
     key: Zeroizing<[u8; 32]>,
     prf: Prf,
     block: u64,
-    /// What is left of the last block.
+    /// The rest of the last block.
     rest: Zeroizing<Vec<u8>>,
 }
 
@@ -236,7 +236,7 @@ impl KeyStream {
         }
     }
 
-    /// The key, for whoever may take the stream off again.
+    /// The key, for the party that may remove the stream.
     #[must_use]
     pub fn into_key(self) -> Zeroizing<[u8; 32]> {
         self.key

@@ -1,16 +1,16 @@
-//! Schemes by name: the one place that turns the text of a key file into a scheme.
+//! Schemes by name. Only this module turns the text of a key file into a scheme.
 
 use crate::bounds::{Bounds, Privacy};
 use crate::canonical::{self, Canonical, Fields};
 use crate::codec::{Layout, Tensor};
-use crate::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use crate::flashe::{Flashe, FlasheParams, Masking, Policy};
 use crate::former;
 use crate::oneshot::prekeys::Life;
-use crate::oneshot::{Oneshot, Params as OneshotParams, Reveal};
+use crate::oneshot::{Oneshot, OneshotParams, Reveal};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
 use crate::rlwe::accelerator::Accelerators;
-use crate::rlwe::params::{Params as BfvParams, Preset};
+use crate::rlwe::params::{BfvParams, Preset};
 use crate::scheme::{self, ParamsDigest, Scheme};
 use crate::{Error, Result, Weight};
 use serde::Deserialize;
@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a key file's first line says of the scheme; other entries are the host's.
+/// The entries of a key file's first line that describe the scheme. The host may add others.
 #[derive(Debug, Deserialize)]
 struct Spec {
     scheme: String,
@@ -167,7 +167,7 @@ struct PastaSpec {
     prime_bits: u32,
 }
 
-/// A parameter of a scheme whose arithmetic is another library's.
+/// A parameter of a scheme whose arithmetic is in another library.
 struct Named(String, serde_json::Value);
 
 impl Canonical for Named {
@@ -200,7 +200,7 @@ impl Canonical for Library<'_> {
     }
 }
 
-/// Names a scheme whose arithmetic is another library's. `params` is JSON, an object of plain values.
+/// The digest of a scheme whose arithmetic is in another library. `params` is JSON, an object of plain values.
 pub fn library(name: &str, params: &str, bounds: &Bounds) -> Result<ParamsDigest> {
     let said: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(params).map_err(|e| Error::parameter("params", e.to_string()))?;
@@ -225,7 +225,7 @@ pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
     make_on(spec, None)
 }
 
-/// [`make`], with the arithmetic of `bfv` on devices; another scheme has no use for one, and says so.
+/// Like [`make`], with accelerators for the arithmetic of `bfv`. Fails for another scheme if accelerators are given.
 pub fn make_on(spec: &str, accelerators: Option<Arc<dyn Accelerators>>) -> Result<Arc<dyn Scheme>> {
     let spec: Spec = serde_json::from_str(spec)
         .map_err(|e| Error::parameter("scheme", format!("no scheme as `fedcipher spec` prints it: {e}")))?;
@@ -236,7 +236,7 @@ pub fn make_on(spec: &str, accelerators: Option<Arc<dyn Accelerators>>) -> Resul
     let one = |bits: &u32| Tensor { dtype: 0, bits: *bits, alpha: 1.0, shape: Vec::new() };
     let layout = Layout::new(bits.iter().map(one).collect())?;
     let scheme = build(spec, bits, accelerators)?;
-    // Values of these widths must fit before keys are made for them.
+    // Checked before keys are made: values of these widths must fit.
     scheme.check_layout(&layout)?;
     Ok(scheme)
 }
@@ -311,7 +311,7 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
         }
         #[cfg(feature = "hhe")]
         "pasta-bfv" => {
-            use crate::pasta::scheme::{Params, PastaBfv};
+            use crate::pasta::scheme::{PastaBfv, PastaParams};
             let p: PastaSpec = read(spec.params)?;
             let prime = match p.prime_bits {
                 17 => 65_537,
@@ -319,7 +319,7 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
                 other => return Err(Error::parameter("prime_bits", format!("{other} is not one of 17, 33"))),
             };
             let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
-            Ok(Arc::new(PastaBfv::new(Params { bounds, variant: p.variant, prime })?))
+            Ok(Arc::new(PastaBfv::new(PastaParams { bounds, variant: p.variant, prime })?))
         }
         other => Err(Error::parameter("scheme", format!("this build has no kernel for {other:?}"))),
     }

@@ -12,7 +12,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 /// The longest block. Longer ones spread no better, and no longer fit into a cache of 512 KiB.
-pub const MOST_BLOCK: usize = 4096;
+pub const MAX_BLOCK: usize = 4096;
 /// Blocks that are transformed side by side: a cache line of values.
 const COLUMNS: usize = 16;
 type Row = [f32; COLUMNS];
@@ -20,7 +20,7 @@ type Row = [f32; COLUMNS];
 const HELD: usize = 64;
 /// Groups of `COLUMNS` that a thread takes up at once, at most: several cache lines of a page, where rows are a page or
 /// more apart. Their signs are the bits of a word.
-const MOST_GROUPS: usize = 4;
+const MAX_GROUPS: usize = 4;
 
 /// Which values the signs of a stream are for.
 #[derive(Clone, Copy)]
@@ -48,7 +48,7 @@ pub struct Rotation {
 impl Rotation {
     /// Of `len` values.
     pub fn new(seed: [u8; 16], len: usize) -> Result<Self> {
-        let block = if len == 0 { 1 } else { MOST_BLOCK.min(1 << len.ilog2()) };
+        let block = if len == 0 { 1 } else { MAX_BLOCK.min(1 << len.ilog2()) };
         Ok(Rotation { signs: Prf::new(&seed)?, block, columns: len / block, len })
     }
 
@@ -80,7 +80,7 @@ impl Rotation {
     fn transform(&self, values: &mut [f32], part: Part, side: Side) {
         let columns = values.len() / self.block;
         // As wide as keeps all threads at work.
-        let groups = columns.div_ceil(COLUMNS * 4 * rayon::current_num_threads()).clamp(1, MOST_GROUPS);
+        let groups = columns.div_ceil(COLUMNS * 4 * rayon::current_num_threads()).clamp(1, MAX_GROUPS);
         let width = groups * COLUMNS;
         // Each tile has a few neighbours of every row.
         let mut tiles: Vec<Vec<&mut [f32]>> = Vec::new();

@@ -1,4 +1,5 @@
-//! The one interface of all schemes: three objects made from keys, speaking frames.
+//! The interface that all schemes share. A scheme makes three objects from keys: an encryptor, an aggregator and a
+//! decryptor. They exchange frames.
 
 use crate::bounds::{LaneBits, Levels};
 use crate::canonical::{self, Canonical};
@@ -6,27 +7,27 @@ use crate::codec::{Layout, Update};
 use crate::committee::{Committee, CommitteeRound};
 use crate::keys::{ClientKey, KeySet, ServerKey};
 use crate::protocol::{Decryptor, Encryptor};
-use crate::wire::{Contribution, Header, Place};
+use crate::wire::{Contribution, FrameBuffer, Header};
 use crate::{ClientId, Epoch, Error, Result, RoundId, Weight};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
-/// What a client is asked to encrypt.
+/// A request to encrypt one update.
 #[derive(Debug)]
 pub struct Request<'a> {
     pub round: RoundId,
     pub weight: Weight,
     pub update: &'a Update<'a>,
-    /// The server's plan of the round, as made by [`RoundPlan::plan`]; empty for the default.
-    pub plan: &'a [u8],
-    /// Names the global model (and what else all clients of the round must have been given alike): updates of
-    /// different ones do not add up to anything that opens. The header carries a keyed tag of it.
+    /// The server's plan of the round, from [`RoundPlan::plan`]; empty for the default.
+    pub round_plan: &'a [u8],
+    /// Names the global model, and anything else that all clients of the round must have received alike. Updates that
+    /// name different models add up to an aggregate that does not open. The header carries a keyed tag of the name.
     pub model: &'a [u8],
-    /// Names the memory of the rule of sets that the sum counts in; empty for none. All updates of a sum agree on it,
-    /// and the header carries a keyed tag of it.
+    /// Names the memory of the rule of sets that the sum counts in; empty for none. All updates of a sum must agree on
+    /// it. The header carries a keyed tag of the name.
     pub memory: &'a [u8],
-    /// What both ends know and no header carries; who decrypts must give the same.
-    pub bound: &'a [u8],
+    /// Associated data: both ends know it and no header carries it. The decryptor must give the same bytes.
+    pub associated_data: &'a [u8],
 }
 
 impl<'a> Request<'a> {
@@ -37,133 +38,134 @@ impl<'a> Request<'a> {
             round: self.round,
             weight: self.weight,
             layout: self.update.layout(),
-            plan: self.plan,
+            round_plan: self.round_plan,
             model: self.model,
             memory: self.memory,
-            bound: self.bound,
+            associated_data: self.associated_data,
         }
     }
 }
 
-/// What is known of an update before its data: enough to claim its nonce and make its header.
+/// The part of a [`Request`] that is known before the data. It is enough to claim the nonce and to make the header.
 #[derive(Debug)]
 pub struct Terms<'a> {
     pub round: RoundId,
     pub weight: Weight,
     pub layout: &'a Layout,
-    pub plan: &'a [u8],
+    pub round_plan: &'a [u8],
     pub model: &'a [u8],
     pub memory: &'a [u8],
-    pub bound: &'a [u8],
+    pub associated_data: &'a [u8],
 }
 
-/// What an aggregate must be, to be opened.
+/// The properties that an aggregate must have to be opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Expect<'a> {
     pub round: Option<RoundId>,
-    /// The global model that its updates must have been trained from, as in [`Request::model`].
+    /// The global model that the updates must have been trained from, as in [`Request::model`].
     pub model: Option<&'a [u8]>,
-    /// The memory that they must count in, as in [`Request::memory`].
+    /// The memory that the updates must count in, as in [`Request::memory`].
     pub memory: Option<&'a [u8]>,
-    /// As in [`Request::bound`].
-    pub bound: &'a [u8],
+    /// The associated data of the updates, as in [`Request::associated_data`].
+    pub associated_data: &'a [u8],
 }
 
-/// Server side: one running sum, however many clients.
+/// The server's side: one running sum, for any number of clients.
 pub trait Aggregator: Send {
-    /// Checks a frame and adds it. A refused frame changes nothing.
+    /// Checks a frame and adds it. A rejected frame changes nothing.
     fn add(&mut self, frame: &[u8]) -> Result<Contribution>;
 
-    /// Its work with the committee; none where the scheme has no committee.
+    /// The committee's part of this round; `None` if the scheme has no committee.
     fn committee(&mut self) -> Option<&mut dyn CommitteeRound> {
         None
     }
 
-    /// The work of [`Self::finish`], for others to do with [`Workers::work`]; none where adding was all there is.
+    /// The work of [`Self::finish`] in parts that other processes can do with [`Workers::run_work_item`]; `None` if the
+    /// sum is complete after the additions.
     fn parted(&mut self) -> Option<&mut dyn PartedSum> {
         None
     }
 
-    /// The aggregate's frame; the object is spent afterwards.
+    /// Returns the aggregate's frame. The aggregator accepts nothing afterwards.
     fn finish(&mut self) -> Result<Vec<u8>> {
         let mut frame = Vec::new();
         self.finish_into(&mut frame, &mut |_, _| true)?;
         Ok(frame)
     }
 
-    /// [`Self::finish`] that makes the frame in `place` and calls `progress(done, total)` from this thread as it
-    /// goes; when that says false the work stops with [`crate::Error::Cancelled`] and nothing is lost: it can be
-    /// finished later.
-    fn finish_into(&mut self, place: &mut dyn Place, progress: &mut Progress<'_>) -> Result<()>;
+    /// Like [`Self::finish`], but writes the frame to `place` and calls `progress(done, total)` from this thread. If
+    /// `progress` returns false, the call fails with [`crate::Error::Cancelled`]. The sum is kept and can be finished
+    /// later.
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, progress: &mut Progress<'_>) -> Result<()>;
 }
 
 impl dyn Aggregator + '_ {
-    /// [`Aggregator::committee`]. Fails where there is none.
+    /// Returns [`Aggregator::committee`], or an error if the scheme has no committee.
     pub fn require_committee(&mut self) -> Result<&mut dyn CommitteeRound> {
         self.committee().ok_or_else(|| Error::frame("an answer to a scheme without a committee"))
     }
 
-    /// [`CommitteeRound::requests`]; empty where there is no committee.
+    /// Calls [`CommitteeRound::requests`]; returns an empty list if the scheme has no committee.
     pub fn requests(&mut self) -> Result<Vec<(ClientId, Vec<u8>)>> {
         self.committee().map_or(Ok(Vec::new()), CommitteeRound::requests)
     }
 
-    /// [`CommitteeRound::agreeing`]; not where there is no committee.
+    /// Calls [`CommitteeRound::agreeing`]; returns false if the scheme has no committee.
     pub fn agreeing(&mut self) -> bool {
         self.committee().is_some_and(|round| round.agreeing())
     }
 
-    /// [`Aggregator::parted`]. Fails where there are no parts.
+    /// Returns [`Aggregator::parted`], or an error if the sum has no parts.
     pub fn require_parts(&mut self) -> Result<&mut dyn PartedSum> {
         self.parted().ok_or_else(|| Error::frame("results of a scheme that hands out no work"))
     }
 }
 
-/// A sum whose work other processes do.
+/// A sum whose work can be divided among other processes.
 pub trait PartedSum {
     fn parts(&self) -> Result<Parts>;
 
-    /// [`Aggregator::finish`] from the results of all [`Self::parts`], in their order.
+    /// Makes the frame of [`Aggregator::finish`] from the results of all [`Self::parts`], in the order of the parts.
     fn finish_from(&mut self, results: &[Vec<u8>]) -> Result<Vec<u8>>;
 }
 
-/// What a server's own processes make an aggregate of: each piece, and what all pieces need.
+/// The work of one aggregate: data that all work items need, and the work items.
 pub struct Parts {
     pub common: Vec<u8>,
     pub pieces: Vec<Vec<u8>>,
 }
 
-/// Told how many units of a long job are done of how many; false cancels.
+/// A callback with the units done and the units in total of a long job. It returns false to cancel the job.
 pub type Progress<'a> = dyn FnMut(usize, usize) -> bool + 'a;
 
-/// What a decrypted aggregate says beside its sums.
+/// The content of a decrypted aggregate other than its sums.
 #[derive(Debug, Clone)]
 pub struct Summary {
     pub header: Header,
     pub layout: Layout,
-    /// Per element, how many clients contributed; only for sparse updates.
+    /// The number of contributing clients per element; only for sparse updates.
     pub counts: Option<Vec<u32>>,
-    /// Members of the committee whose answers do not agree with the others', which the sums were made of.
+    /// Committee members whose answers disagree with the answers that the sums were made from.
     pub false_members: Vec<ClientId>,
 }
 
-/// How many steps values have, and what fits beside them.
+/// The number of steps of a value, and the lanes for whole numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Values {
     pub levels: Levels,
-    /// Bits of the lanes of whole numbers beside an update; none where all values of a frame have lanes of one width.
+    /// Bits of the lanes that carry whole numbers beside an update; `None` if all lanes of a frame have one width.
     pub lanes: Option<LaneBits>,
 }
 
-/// Does one of [`PartedSum::parts`].
+/// Runs the parts of a [`PartedSum`].
 pub trait Workers {
-    /// `key` is the aggregator's.
-    fn work(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>>;
+    /// Runs one work item. `key` is the aggregator's key.
+    fn run_work_item(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>>;
 }
 
-/// What the server tells the sampled clients before a round.
+/// The message that the server sends to the sampled clients before a round.
 pub trait RoundPlan {
-    /// For the aggregator of `key`.
+    /// Makes the plan. `key` is the aggregator's key.
     fn plan(&self, key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>>;
 }
 
@@ -171,13 +173,13 @@ pub trait RoundPlan {
 pub trait Scheme: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Of all parameters that two parties must share.
+    /// The digest of all parameters that two parties must share.
     fn digest(&self) -> ParamsDigest;
 
-    /// Of an update.
+    /// The value range of an update.
     fn values(&self) -> Values;
 
-    /// Fails, naming the cure, when a round of these values could overflow.
+    /// Fails if a round of these values could overflow. The error says how to avoid the overflow.
     fn check_layout(&self, layout: &Layout) -> Result<()>;
 
     fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet>;
@@ -194,24 +196,24 @@ pub trait Scheme: Send + Sync {
     /// Parameters and derived figures for people: (name, value).
     fn describe(&self) -> Vec<(String, String)>;
 
-    /// Its rosters and its committee; none where clients share a key.
+    /// The scheme's rosters and committee; `None` if the clients share a key.
     fn committee(&self) -> Option<&dyn Committee> {
         None
     }
 
-    /// Who does an aggregation's work; none where its sums are additions only.
+    /// The workers of an aggregation; `None` if aggregation only adds.
     fn workers(&self) -> Option<&dyn Workers> {
         None
     }
 
-    /// What is told before a round; none where that is nothing.
+    /// The maker of round plans; `None` if the scheme announces nothing before a round.
     fn round_plan(&self) -> Option<&dyn RoundPlan> {
         None
     }
 }
 
 impl dyn Scheme + '_ {
-    /// [`Scheme::workers`]. Fails where an aggregation is no work.
+    /// Returns [`Scheme::workers`], or an error if aggregation only adds.
     pub fn require_workers(&self) -> Result<&dyn Workers> {
         self.workers().ok_or(Error::Unsupported {
             scheme: self.name(),
@@ -220,13 +222,14 @@ impl dyn Scheme + '_ {
         })
     }
 
-    /// What the server tells the `sampled` clients before a round under `key`; empty where that is nothing.
+    /// The plan for the `sampled` clients of a round under `key`; empty if the scheme announces nothing.
     pub fn plan(&self, key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>> {
         self.round_plan().map_or(Ok(Vec::new()), |round| round.plan(key, sampled))
     }
 }
 
-/// What names a scheme with its parameters: as this version does, and as builds before 0.1.0 did ([`crate::former`]).
+/// The digests that name a scheme with its parameters: the digest of this version, and the digest of builds before
+/// 0.1.0 ([`crate::former`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParamsDigest {
     now: [u8; 32],
@@ -239,13 +242,13 @@ impl ParamsDigest {
         ParamsDigest { now: canonical::digest(params), former: Sha256::digest(former.as_bytes()).into() }
     }
 
-    /// In the keys and frames that are made now.
+    /// The digest in keys and frames that this version makes.
     #[must_use]
     pub fn short(&self) -> [u8; 16] {
         short(&self.now)
     }
 
-    /// All bits of the digest that begins with `params`, as a key has it.
+    /// The full digest that begins with `params`, which a key carries.
     #[must_use]
     pub fn whole(&self, params: [u8; 16]) -> Option<[u8; 32]> {
         [self.now, self.former].into_iter().find(|whole| short(whole) == params)

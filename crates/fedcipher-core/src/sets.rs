@@ -1,58 +1,61 @@
-//! Which sums may exist together: the rule of sets.
+//! The rule of sets: which sums may exist together.
 //!
-//! A *memory* is what the sums have in common whose differences would tell of single clients: one position of a run, the
-//! first models of a window, its queries. A run may come back to the same model: then that is another position, and another
-//! memory. Group the clients of a memory's sets by which of these sets they are in: *every
-//! group has at least k clients*, where k is the largest that a sum with these clients was made under. All that follows
-//! from the sums is then constant on groups. So a difference of sums, a sum of differences and so on speak of at least k
-//! clients. Differences of two sets are not enough to look at: {1, 2, 3, 7}, {1, 2, 3, 4, 5, 6} and {4, 5, 6} give
-//! client 7.
+//! A *memory* stands for what several sums have in common, if their differences could reveal single clients. Examples:
+//! one
+//! position of a run, the first models of a window, its queries. If a run returns to the same model, that is another
+//! position and another memory. Group the clients of a memory's sets by the sets that contain them: *every group has at
+//! least k clients*, where k is the largest minimum of the sums with these clients. Everything that follows from the
+//! sums
+//! is then constant on groups. So every difference of sums, sum of differences and so on concerns at least k clients.
+//! To
+//! check differences of two sets is not enough: {1, 2, 3, 7}, {1, 2, 3, 4, 5, 6} and {4, 5, 6} reveal client 7.
 
 use crate::wire::Reader;
 use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The name of a client in a memory: [`name`] of its key for signatures, or its number in a key set without such keys.
+/// The name of a client in a memory: [`name`] of its verification key, or its number in a key set without such keys.
 pub type Name = u128;
 
-/// The name of the client whose signatures `verify` checks. Its number in a roster does not matter.
+/// The name of the client with verification key `verify`. It does not depend on the client's number in a roster.
 #[must_use]
 pub fn name(verify: &[u8; 32]) -> Name {
     let digest = blake3::derive_key("fedcipher v1 name of a client", verify);
     digest.first_chunk().copied().map(Name::from_le_bytes).unwrap_or_default()
 }
 
-/// The sets of one memory, as the groups that they make: what is in the same sets stays together.
+/// The sets of one memory, stored as groups: clients in the same sets form a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetMemory {
     k: u64,
     /// The group of each client.
     groups: BTreeMap<Name, Group>,
-    /// Clients with a proven lie: whoever knows theirs knows it already, so that they hide nobody.
+    /// Clients with a proven lie. Anyone who knows their updates already knows them, so these clients hide no other
+    /// client.
     exempt: BTreeSet<Name>,
 }
 
-/// Clients that are in the same sets.
+/// A group of clients that are in the same sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group {
-    /// Its lowest client.
+    /// The group's lowest client.
     name: Name,
-    /// The largest k of the sets that these clients are in.
+    /// The largest k of the sets that contain these clients.
     least: u64,
 }
 
 /// One side of a group that a set divides.
 struct Part {
     group: Group,
-    /// Clients that count.
+    /// The number of clients that count.
     clients: u64,
 }
 
-/// By the group that a part was of, and whether it is inside of the set.
+/// Parts by their former group, and by whether they are inside the set.
 type Parts = HashMap<(Option<Name>, bool), Part>;
 
 impl SetMemory {
-    /// An empty memory, whose groups are to have `k` clients or more.
+    /// An empty memory. Every group must have at least `k` clients.
     pub fn new(k: u64) -> Result<Self> {
         if k == 0 {
             return Err(Error::parameter("k", "a group has at least one client"));
@@ -60,13 +63,13 @@ impl SetMemory {
         Ok(SetMemory { k, groups: BTreeMap::new(), exempt: BTreeSet::new() })
     }
 
-    /// The same memory, whose next sets are made under `k`. Groups keep the minimum that they have.
+    /// The same memory, whose next sets are made under `k`. Existing groups keep their minimum.
     pub fn with_minimum(self, k: u64) -> Result<Self> {
         Ok(SetMemory { k: Self::new(k)?.k, ..self })
     }
 
-    /// Remembers `set`, or refuses it and remembers nothing; the same set again changes nothing. The `exempt`, now and
-    /// from here on, count in no group, and a group of theirs alone is none.
+    /// Remembers `set`. On an error it remembers nothing; the same set again changes nothing. The `exempt` clients
+    /// count in no group from now on, and a group of exempt clients alone is ignored.
     pub fn admit(&mut self, set: &[Name], exempt: &[Name]) -> Result<()> {
         if set.is_empty() {
             return Err(Error::EmptyCohort);
@@ -78,7 +81,7 @@ impl SetMemory {
         Ok(())
     }
 
-    /// Remembers a set that was admitted under `k`; whether it changes anything.
+    /// Remembers a set that was admitted under `k`. Returns whether this changed anything.
     pub(crate) fn remember(&mut self, set: &[Name], k: u64) -> bool {
         let (groups, _) = self.refined(set, k, &self.exempt);
         let changes = groups != self.groups;
@@ -92,16 +95,16 @@ impl SetMemory {
         sets.iter().try_for_each(|set| tried.admit(set, exempt))
     }
 
-    /// The largest minimum of the groups of `clients`; 0 where they are in none.
+    /// The largest minimum of the groups of `clients`; 0 if they are in no group.
     #[must_use]
     pub fn least(&self, clients: &[Name]) -> u64 {
         let groups = clients.iter().filter_map(|client| self.groups.get(client));
         groups.map(|group| group.least).max().unwrap_or_default()
     }
 
-    /// The clients of `wanted` that can be in a sum now; the others must sit out. Of a group: as many of those that are
-    /// wanted as leave enough or nobody behind, the lowest first, if they are enough themselves. Of those that are in no
-    /// group yet: all, if they are `k` or more.
+    /// The clients of `wanted` that can be in a sum now; the others must sit out. Of a group, it takes as many wanted
+    /// clients as leave enough or none behind, the lowest first, if they are enough themselves. Of the clients without
+    /// a group, it takes all, if they are `k` or more.
     #[must_use]
     pub fn largest_fitting(&self, wanted: &[Name], exempt: &[Name]) -> Vec<Name> {
         let counts = |client: &Name| !self.exempt.contains(client) && !exempt.contains(client);
@@ -121,7 +124,7 @@ impl SetMemory {
             let behind = group.and_then(|group| Some((*whole.get(&group.name)?, group.least)));
             let most = match behind {
                 Some((whole, left)) if whole > asked => asked.min(whole.saturating_sub(left)),
-                // Whole and as before: however few its exempt have left of it.
+                // A whole group with an unchanged minimum is accepted, however few of its clients still count.
                 Some(_) if group.is_some_and(|group| group.least == least) => return (name, asked),
                 _ => asked,
             };
@@ -139,13 +142,13 @@ impl SetMemory {
         wanted.into_iter().filter(|client| sits(client)).collect()
     }
 
-    /// The groups, each in order and by their lowest clients.
+    /// The groups, each in order, sorted by lowest client.
     #[must_use]
     pub fn groups(&self) -> Vec<Vec<Name>> {
         self.listed().into_values().map(|(_, clients)| clients).collect()
     }
 
-    /// By its lowest client, how many clients each group must have, and which it has.
+    /// The minimum and the clients of each group, by its lowest client.
     fn listed(&self) -> BTreeMap<Name, (u64, Vec<Name>)> {
         let mut groups = BTreeMap::<Name, (u64, Vec<Name>)>::new();
         for (client, group) in &self.groups {
@@ -154,7 +157,8 @@ impl SetMemory {
         groups
     }
 
-    /// The groups after `set`, which is made under `k`, and the sides that it has of each group before, or of none.
+    /// The groups after `set`, which is made under `k`; and the parts that it makes of each former group, or of clients
+    /// without one.
     fn refined(&self, set: &[Name], k: u64, exempt: &BTreeSet<Name>) -> (BTreeMap<Name, Group>, Parts) {
         let inside: BTreeSet<Name> = set.iter().copied().collect();
         let all: BTreeSet<Name> = self.groups.keys().chain(&inside).copied().collect();
@@ -170,13 +174,14 @@ impl SetMemory {
         (groups, parts)
     }
 
-    /// Refuses a set that makes a group too small. Groups that it leaves whole are as they were, unless it asks for more.
+    /// Fails if a set makes a group too small. Groups that the set does not divide stay valid, unless the set asks for
+    /// a larger minimum.
     fn check(&self, parts: &Parts) -> Result<()> {
         for ((group, within), part) in parts {
-            // A group that is not divided has its other side empty, or of the exempt alone.
+            // If a group is not divided, its other side is empty or has exempt clients only.
             let other = parts.get(&(*group, !within)).map_or(0, |other| other.clients);
             let divided = group.is_none() || other > 0;
-            // As large a group as a smaller k asked for is not enough for a larger one.
+            // A group that is large enough for a smaller k may be too small for a larger one.
             let raised =
                 group.and_then(|name| self.groups.get(&name)).is_some_and(|before| part.group.least > before.least);
             let minimum = part.group.least;
@@ -205,7 +210,7 @@ impl SetMemory {
         out
     }
 
-    /// Refuses whatever [`Self::to_bytes`] does not make.
+    /// Fails for bytes that [`Self::to_bytes`] does not make.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
         let mut memory = SetMemory::new(r.u64()?)?;
@@ -213,7 +218,7 @@ impl SetMemory {
         for _ in 0..r.u32()? {
             let (least, clients) = (r.u64()?, list(&mut r)?);
             let name = clients.first().copied().filter(|_| least > 0);
-            let group = Group { name: name.ok_or_else(|| Error::frame("a group of nobody"))?, least };
+            let group = Group { name: name.ok_or_else(|| Error::frame("a group without clients"))?, least };
             memory.groups.extend(clients.into_iter().map(|client| (client, group)));
         }
         r.finish()?;

@@ -1,4 +1,4 @@
-//! What a secret decides and anybody may see.
+//! Marks secret-dependent decisions whose outcome may be public.
 
 /// `value`, which is public from here on although it follows from a secret. `make constant-time` takes it for public; in
 /// every other build this does nothing.

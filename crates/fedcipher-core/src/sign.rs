@@ -1,9 +1,11 @@
-//! Who has sent what: Ed25519 signatures (RFC 8032), and one predicate for whether one holds.
+//! Ed25519 signatures (RFC 8032), which prove the sender of a message, and one predicate of validity.
 //!
-//! Implementations differ on which odd signatures hold, and some of them differ alone and in batches ("Taming the many
-//! EdDSAs", Chalkias, Garillot, Nikolaenko, 2020). Here a signature holds where ZIP 215 says so, which takes the
-//! cofactor into account alone as in a batch, and its key is encoded as RFC 8032 says and not of small order: under a
-//! key of small order one signature holds for many messages.
+//! Implementations differ on the validity of unusual signatures, and some differ between single and batch verification
+//! ("Taming the many EdDSAs", Chalkias, Garillot, Nikolaenko, 2020). Here a signature is valid by the rules of ZIP 215,
+//! which
+//! take the cofactor into account both alone and in a batch. Its key must be encoded as RFC 8032 says, and must not be
+//! of
+//! small order: under a key of small order one signature is valid for many messages.
 
 use crate::prf::{Draws, Stream, random_bytes};
 use crate::shown::shown;
@@ -37,7 +39,7 @@ pub enum Purpose {
     Complaint,
     /// A committee's member has remembered sets of clients.
     Sets,
-    /// A run's coordinator vouches for the run's charter.
+    /// A run's coordinator signs the run's charter.
     Charter,
     /// A party has joined a roster.
     Roster,
@@ -69,7 +71,7 @@ impl Purpose {
         }
     }
 
-    /// What is signed in place of `message`.
+    /// The bytes that are signed in place of `message`.
     fn of(self, message: &[u8]) -> Vec<u8> {
         [self.domain(), message].concat()
     }
@@ -102,7 +104,7 @@ impl SigningKey {
         Zeroizing::new(self.0.to_bytes())
     }
 
-    /// What others check its signatures with.
+    /// The public key for verification.
     #[must_use]
     pub fn verify_key(&self) -> [u8; VERIFY_LEN] {
         shown(self.0.verifying_key().to_bytes())
@@ -160,10 +162,10 @@ pub fn is_key(key: &[u8; VERIFY_LEN]) -> bool {
     is_admissible(key) && VerificationKey::try_from(*key).is_ok()
 }
 
-/// What is said to be signed, and the signature.
+/// A claimed message, and its signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
-    /// Whose signature it is.
+    /// The party that signed.
     pub party: ClientId,
     pub key: &'a [u8; VERIFY_LEN],
     pub purpose: Purpose,
@@ -188,7 +190,8 @@ impl Signed<'_> {
     }
 }
 
-/// Whose signatures of `all` do not hold: nobody's, where all do. Many at once take half the time a signature.
+/// The parties of `all` whose signatures are invalid; empty if all are valid. A batch takes half the time per
+/// signature.
 pub fn refused(all: &[Signed<'_>]) -> Result<Vec<ClientId>> {
     let holds = hold(all, Signed::item)?;
     Ok(all.iter().zip(holds).filter_map(|(signed, holds)| (!holds).then_some(signed.party)).collect())
@@ -213,7 +216,7 @@ fn hold<T: Sync>(all: &[T], item: impl Fn(&T) -> Option<Item> + Sync) -> Result<
 fn hold_together(items: Vec<Option<Item>>) -> Result<Vec<bool>> {
     let mut batch = Verifier::new();
     items.iter().flatten().for_each(|item| batch.queue(item.clone()));
-    // Nobody could foresee these draws when signatures were made; to learn of them now is too late.
+    // These draws were unpredictable when signatures were made, so they may become known now.
     let draws = Stream::new(&shown(*random_bytes::<32>()?), [0; 12])?;
     let together = batch.verify(Draws(draws)).is_ok();
     Ok(items.into_iter().map(|item| if together { item.is_some() } else { holds_alone(item) }).collect())

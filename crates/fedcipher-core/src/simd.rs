@@ -1,6 +1,6 @@
-//! What this processor's widest vectors are reached by: a value of these types says that it has them, and the functions
-//! behind it are safe to call. A function that takes one must be inlined into what [`Wide::vectorize`] is given, or it
-//! is compiled for every processor.
+//! Access to this processor's widest vectors. A value of these types proves that the processor has them, so its
+//! functions are safe to call. A function that takes such a value must be inlined into the closure for
+//! [`Wide::vectorize`]; otherwise it is compiled for every processor.
 
 use core::arch::x86_64::__m512i;
 

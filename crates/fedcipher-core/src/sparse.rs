@@ -1,8 +1,9 @@
-//! One coordinate set for a whole round, common to the cohort: who sends part of an update sends the part that all
-//! others send, so the choice says nothing of anyone's data and frames carry no positions.
+//! One coordinate set for a whole round, common to the cohort. All clients that send a part of their update send the
+//! same part. So the choice reveals nothing about a client's data, and frames carry no positions.
 //!
-//! The set comes from what every client has: the last aggregate's mean, and the round number. It is the same on
-//! every machine: no floating-point sum enters it, only comparisons.
+//! The set is derived from data that every client has: the last aggregate's mean, and the round number. It is the same
+//! on
+//! every machine, because no floating-point sum enters it, only comparisons.
 
 use crate::prf::Stream;
 use crate::{Error, Result, RoundId};
@@ -12,13 +13,13 @@ use sha2::{Digest, Sha256};
 /// statistics, which error feedback would push past their goal (a variance below zero).
 const WHOLE_BELOW: usize = 256;
 
-/// Of a tensor's coordinates, how many in four are where the reference is largest; the others are random, so that
-/// every coordinate's turn comes. Three of four train worse: `tools/sparse_share.py` measures other shares.
+/// The number of coordinates in four that are chosen where the reference is largest. The others are random, so that
+/// every coordinate gets its turn. Three of four train worse: `tools/sparse_share.py` measures other shares.
 const LARGEST_OF_FOUR: usize = 1;
 
 const LABEL: &[u8] = b"fedcipher common set v1";
 
-/// Refuses what is not a fraction in (0, 1].
+/// Fails unless `top` is a fraction in (0, 1].
 pub fn check_top(name: &'static str, top: f64) -> Result<()> {
     if top > 0.0 && top <= 1.0 {
         return Ok(());
@@ -32,9 +33,10 @@ pub fn tensor_count(len: usize, top: f64) -> usize {
     if len < WHOLE_BELOW { len } else { ((len as f64 * top).ceil() as usize).min(len) }
 }
 
-/// The elements, increasing and numbered through all tensors, that everybody sends in `round`: of each tensor of
-/// `lengths` the share `top`, a quarter where `reference` is largest by magnitude (the lower index where two are
-/// equal, never a zero), the rest by a public generator seeded with the round. Without a reference all are random.
+/// The elements that all clients send in `round`, increasing and numbered through all tensors. Of each tensor of
+/// `lengths` they are the share `top`. A quarter of these are the elements where `reference` is largest by magnitude
+/// (the lower index of equal ones, never a zero). A public generator, seeded with the round, chooses the rest. Without
+/// a reference, all are random.
 pub fn common_set(lengths: &[usize], reference: Option<&[f32]>, round: RoundId, top: f64) -> Result<Vec<u32>> {
     check_top("top", top)?;
     let elements = lengths.iter().try_fold(0usize, |sum, len| sum.checked_add(*len));
@@ -79,7 +81,7 @@ fn choose(len: usize, count: usize, values: Option<&[f32]>, stream: &mut Stream)
         largest = (count * LARGEST_OF_FOUR / 4).min(values.iter().filter(|v| **v != 0.0).count());
         if largest > 0 {
             order.select_nth_unstable_by(largest - 1, ahead);
-            // What a selection leaves behind it is in an order of its own making: the draw below must not see it.
+            // A selection leaves an order that depends on its algorithm. The draw below must not depend on that order.
             order[largest..].sort_unstable();
         }
     }

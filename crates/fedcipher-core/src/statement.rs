@@ -1,4 +1,4 @@
-//! What a client signs of an update, in every scheme.
+//! The message that a client signs for an update, in every scheme.
 
 use crate::mac::{TAG_LEN, Tag};
 use crate::sign::{Purpose, SIGNATURE_LEN, SigningKey};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Bytes of a tag and a signature, at the end of every update.
 pub const END_LEN: usize = TAG_LEN + SIGNATURE_LEN;
 
-/// Splits an update's payload into what is before its tag, its tag and its signature, which has `N` bytes.
+/// Splits an update's payload into its content, its tag and its signature, which has `N` bytes.
 pub fn split<const N: usize>(payload: &[u8]) -> Result<(&[u8], Tag, &[u8; N])> {
     let (rest, signature) = payload.split_last_chunk().ok_or_else(|| Error::frame("it ends before its signature"))?;
     let (body, tag) = Tag::split(rest)?;
@@ -36,7 +36,7 @@ impl Signer {
     }
 }
 
-/// The round as everybody in it must have it.
+/// The round as all its parties must know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundContext {
     /// Digest of the roster, which names parameters and epoch too; zeros where a cohort has a common key.
@@ -60,14 +60,15 @@ impl RoundContext {
         RoundContext { scope, round: header.round, model: header.model, memory: header.memory, common }
     }
 
-    /// `scope 32 | round u64 | model 16 | memory 16 | digest of what is common 32`.
+    /// `scope 32 | round u64 | model 16 | memory 16 | digest of the common fields 32`.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let RoundContext { scope, round, model, memory, common } = self;
         [scope.as_slice(), &round.to_le_bytes(), model, memory, common].concat()
     }
 
-    /// What a client signs: the round, who it is, what it weighs, its tag, and digests of the rest of its payload.
+    /// The message that a client signs: the round, its number, its weight, its tag, and digests of the rest of its
+    /// payload.
     #[must_use]
     pub fn update(&self, own: Contribution, tag: Tag, body: &[u8]) -> Vec<u8> {
         [self.bytes().as_slice(), &own.to_bytes(), &tag.to_bytes(), body].concat()

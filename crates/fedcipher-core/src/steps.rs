@@ -1,6 +1,6 @@
-//! What an update's values go through between their own size and whole steps: divided, cut, rounded, and back.
+//! Conversions of an update's values between their own size and whole steps: divide, cut, round, and back.
 //!
-//! Sums are added in one order, so that all machines have the same to the bit. Nothing here keeps a secret.
+//! Sums are added in one order, so that all machines get the same result to the bit. Nothing here is secret.
 
 use crate::memory::{SHARED, check_runs, runs, zeros};
 use crate::prf::{CHUNK_BLOCKS, Prf, prefix};
@@ -49,7 +49,7 @@ fn beyond_part(values: &[f32], end: f32) -> usize {
     values.iter().map(|value| u32::from(value.abs() > end)).sum::<u32>() as usize
 }
 
-/// Cuts the values of each run of these `lengths` to the run's end, and returns what it has cut from each value.
+/// Cuts the values of each run of these `lengths` to the run's end. Returns the part cut from each value.
 pub fn cut(values: &mut [f32], lengths: &[usize], ends: &[f32]) -> Result<Vec<f32>> {
     check_runs(values.len(), lengths, ends.len())?;
     let mut over = zeros(values.len());
@@ -69,16 +69,16 @@ fn cut_part(values: &mut [f32], end: f32, over: &mut [f32]) {
     }
 }
 
-/// Multiplies `values` in double precision; what is beyond single precision ends where that does.
+/// Multiplies `values` in double precision. Results beyond single precision are clamped to its range.
 pub fn multiply(values: &mut [f32], factor: f64) {
     values.par_chunks_mut(SHARED).for_each(|values| multiply_part(values, factor));
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl", "x86_64+avx2"))]
 fn multiply_part(values: &mut [f32], factor: f64) {
-    const MOST: f64 = f32::MAX as f64;
+    const MAX_VALUE: f64 = f32::MAX as f64;
     for value in values {
-        *value = (f64::from(*value) * factor).clamp(-MOST, MOST) as f32;
+        *value = (f64::from(*value) * factor).clamp(-MAX_VALUE, MAX_VALUE) as f32;
     }
 }
 
@@ -91,9 +91,9 @@ pub fn dot(x: &[f32], y: &[f32]) -> Result<f64> {
     Ok(sums.iter().sum())
 }
 
-/// Makes finite `values` whole steps: the nearest, or at random one of the two beside, which is unbiased. Both take the
-/// same work, because which of them a client takes depends on its values. Draws are those of `stream` under a `seed`
-/// that need not be secret, so that a run can be made again to the bit.
+/// Rounds finite `values` to whole steps: to the nearest, or at random to one of the two neighbours, which is unbiased.
+/// Both take the same work, because a client's choice between them depends on its values. The draws are those of
+/// `stream` under a `seed`. The seed need not be secret, so that a run can be repeated to the bit.
 pub fn whole_steps(values: &mut [f32], step: f64, at_random: bool, seed: [u8; 16], stream: u32) -> Result<()> {
     const LANES: usize = CHUNK_BLOCKS * 4;
     let prf = Prf::new(&seed)?;
@@ -106,7 +106,7 @@ pub fn whole_steps(values: &mut [f32], step: f64, at_random: bool, seed: [u8; 16
     Ok(())
 }
 
-// SSE4.1 has an instruction for floor; without it, floor branches on what it is given.
+// SSE4.1 has an instruction for floor. Without it, floor branches on its argument.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2+fma", "x86_64+sse4.1"))]
 fn to_steps(values: &mut [f32], draws: &[[u8; 4]], step: f64, share: f64) {
     for (value, draw) in values.iter_mut().zip(draws) {
@@ -123,7 +123,7 @@ pub fn mean_square(values: &[f32]) -> f64 {
     sums.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Mean squares of `values`, of their nearest whole steps, and of what lies between; to the bit as [`mean_square`] is.
+/// Mean squares of `values`, of their nearest whole steps, and of the differences; to the bit as [`mean_square`].
 #[must_use]
 pub fn nearest_squares(values: &[f32], step: f64) -> [f64; 3] {
     let sums: Vec<[f64; 3]> = values.par_chunks(SUMMED).map(|values| step_squares(values, step)).collect();

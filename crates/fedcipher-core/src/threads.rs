@@ -3,7 +3,7 @@
 use crate::Result;
 use rayon::prelude::*;
 
-/// Who works on the pieces of an update that is all in memory.
+/// The threads that work on the pieces of an update in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Threads {
     /// This thread: a client a core, as simulations run them, gains nothing from more.
@@ -41,7 +41,7 @@ impl Threads {
         if rayon::current_num_threads() > 1 { self } else { Threads::One }
     }
 
-    /// What `work` makes of each of `items`, in their order.
+    /// The results of `work` for each of `items`, in their order.
     pub fn map<T: Sync, R: Send>(self, items: &[T], work: impl Fn(usize, &T) -> Result<R> + Sync) -> Result<Vec<R>> {
         match self.there() {
             Threads::One => items.iter().enumerate().map(|(k, item)| work(k, item)).collect(),

@@ -26,7 +26,7 @@ const PER_CLIENT: usize = 12;
 const CRC: usize = 8;
 const CRC_64: crc_fast::CrcAlgorithm = crc_fast::CrcAlgorithm::Crc64Nvme;
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -34,14 +34,14 @@ pub enum Kind {
     Aggregate = 2,
     ClientKey = 3,
     ServerKey = 4,
-    /// To a member of a committee, and back.
+    /// Sent to a committee member, and answered by it.
     Request = 5,
     Answer = 6,
     Complaint = 7,
-    /// To a member of a committee, and back: a set that is to be answered for.
+    /// Sent to a committee member, and answered by it: a set to agree on.
     Proposal = 8,
     Agreement = 9,
-    /// From a member of a committee, for the clients.
+    /// Sent by a committee member to the clients.
     Prekey = 10,
 }
 
@@ -71,7 +71,7 @@ pub struct Contribution {
 }
 
 impl Contribution {
-    /// As in a head.
+    /// The bytes of a contribution in a head.
     #[must_use]
     pub fn to_bytes(self) -> [u8; PER_CLIENT] {
         let mut out = [0; PER_CLIENT];
@@ -81,7 +81,7 @@ impl Contribution {
     }
 }
 
-/// Everything but the payload. `scheme` is an ASCII name padded with zeros.
+/// A frame without its payload. `scheme` is an ASCII name padded with zeros.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     pub kind: Kind,
@@ -117,7 +117,7 @@ pub fn scheme_id(name: &str) -> Result<SchemeId> {
     Ok(id)
 }
 
-/// The name behind a padded scheme id, for messages.
+/// The name in a padded scheme id, for messages.
 #[must_use]
 pub fn scheme_name(id: &SchemeId) -> String {
     id.iter().take_while(|b| **b != 0).flat_map(|b| std::ascii::escape_default(*b)).map(char::from).collect()
@@ -138,13 +138,13 @@ impl Header {
         Err(Error::Kind { found: self.kind as u8, expected: kind as u8 })
     }
 
-    /// Sum of the weights of all contributions. Every user checks it against a bound.
+    /// The sum of the weights of all contributions. Each caller checks it against its own bound.
     #[must_use]
     pub fn total_weight(&self) -> TotalWeight {
         TotalWeight::of(self.contributions.iter().map(|c| c.weight))
     }
 
-    /// What all updates of a round and their aggregate have in common, as bytes.
+    /// The bytes that all updates of a round share with their aggregate.
     #[must_use]
     pub fn common(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FIXED + self.layout.len());
@@ -158,18 +158,18 @@ impl Header {
         out
     }
 
-    /// Bytes of a frame with a payload of this size.
+    /// The length in bytes of a frame with a payload of this size.
     #[must_use]
     pub fn frame_len(&self, payload_len: usize) -> usize {
         FIXED + self.contributions.len() * PER_CLIENT + self.layout.len() + payload_len + CRC
     }
 
-    /// Builds a frame in `place`, which gives memory of the asked length: `fill` writes the payload
-    /// where it will stay. A large ciphertext is written once, not copied from buffer to buffer.
+    /// Builds a frame in `place`, which gives memory of the requested length. `fill` writes the payload to its final
+    /// address, so a large ciphertext is not copied between buffers.
     pub fn build(
         &self,
         payload_len: usize,
-        place: &mut dyn Place,
+        place: &mut dyn FrameBuffer,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let out = place.reserve(self.frame_len(payload_len))?;
@@ -207,8 +207,8 @@ impl Header {
         out
     }
 
-    /// Builds a frame in `place` around a payload that exists in parts, which are copied once.
-    pub fn build_from(&self, parts: &[&[u8]], place: &mut dyn Place) -> Result<()> {
+    /// Builds a frame in `place` from a payload in parts. Each part is copied once.
+    pub fn build_from(&self, parts: &[&[u8]], place: &mut dyn FrameBuffer) -> Result<()> {
         self.build(parts.iter().map(|part| part.len()).sum(), place, |payload| {
             let mut rest = payload;
             for part in parts {
@@ -220,37 +220,37 @@ impl Header {
         })
     }
 
-    /// A whole frame around a payload that already exists.
+    /// A whole frame with a copy of `payload`.
     #[must_use]
     pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
         let mut out = self.head(payload.len());
         out.extend_from_slice(payload);
-        seal(out)
+        append_checksum(out)
     }
 }
 
-/// Gives memory for one frame.
-pub trait Place {
+/// Allocates the memory of one frame.
+pub trait FrameBuffer {
     /// Exactly `len` zero bytes.
     fn reserve(&mut self, len: usize) -> Result<&mut [u8]>;
 }
 
-impl Place for Vec<u8> {
+impl FrameBuffer for Vec<u8> {
     fn reserve(&mut self, len: usize) -> Result<&mut [u8]> {
         *self = zeros(len);
         Ok(self)
     }
 }
 
-/// Appends the checksum to header and payload.
+/// Appends the checksum of all bytes.
 #[must_use]
-pub fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
+pub fn append_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     let crc = checksum(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-// By one thread: whoever parses a key or a frame may have been forked off, where rayon's threads are not.
+// Uses one thread: the caller may be a forked process, which has no rayon threads.
 fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::checksum(CRC_64, bytes)
 }
@@ -309,7 +309,7 @@ impl<'a> Reader<'a> {
         self.array().map(ClientId::from_le_bytes)
     }
 
-    /// A client's weight, which nobody has checked yet.
+    /// A client's weight. The caller must check it against a bound.
     pub fn weight(&mut self) -> Result<Weight> {
         self.array().map(Weight::from_le_bytes)
     }
@@ -330,19 +330,19 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes of the part of a frame that has a fixed length; [`head_len`] reads them.
+/// Bytes of the part of a head that has a fixed length. [`head_len`] reads them.
 pub const FIXED_LEN: usize = FIXED;
 /// Bytes after the payload.
 pub const CRC_LEN: usize = CRC;
 
-/// Everything before the payload.
+/// The part of a frame before the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     pub header: Header,
     pub payload_len: usize,
 }
 
-/// Magic and version; behind them the fields of this version.
+/// Checks magic and version. Returns a reader of the fields that follow.
 fn preamble<'a>(bytes: &'a [u8]) -> Result<Reader<'a>> {
     let mut r = Reader::new(bytes);
     if r.array::<4>()? != MAGIC {
@@ -372,8 +372,8 @@ pub fn head_len(fixed: &[u8]) -> Result<usize> {
         .ok_or_else(|| Error::frame("the lengths in its header do not add up to its size"))
 }
 
-/// Parses [`head_len`] bytes. The checksum comes last in a frame: whoever reads it as a stream keeps a
-/// [`Checksum`] and throws away all it made of the frame when that differs.
+/// Parses [`head_len`] bytes. The checksum comes last in a frame. A caller that reads a frame as a stream must compute
+/// a [`Checksum`], and discard all results if it differs.
 pub fn parse_head(bytes: &[u8]) -> Result<Head> {
     let mut r = preamble(bytes)?;
     let kind = Kind::parse(r.u8()?)?;
@@ -405,7 +405,7 @@ pub fn parse_head(bytes: &[u8]) -> Result<Head> {
     Ok(Head { header, payload_len })
 }
 
-/// The checksum of a frame that comes or goes in parts.
+/// The checksum of a frame that is read or written in parts.
 pub struct Checksum(crc_fast::Digest);
 
 impl Default for Checksum {
@@ -425,7 +425,7 @@ impl Checksum {
         self.0.finalize().to_le_bytes()
     }
 
-    /// Refuses a frame whose last bytes are not these.
+    /// Fails if a frame ends with other bytes than these.
     pub fn check(&self, tail: &[u8]) -> Result<()> {
         if tail == self.finish() { Ok(()) } else { Err(damaged()) }
     }
@@ -435,7 +435,7 @@ fn damaged() -> Error {
     Error::frame("checksum mismatch, bytes were damaged or lost on the way")
 }
 
-/// Parses and checks a frame; allocates only for contributions and layout that are really there.
+/// Parses and checks a frame. Allocates memory only for contributions and a layout that the frame contains.
 pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
     let body_len = bytes
         .len()
@@ -444,7 +444,7 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
         .ok_or_else(|| Error::frame(format!("{} bytes is shorter than any frame", bytes.len())))?;
     let (body, crc) = bytes.split_at(body_len);
     preamble(body)?;
-    // Damage shows, to a key too.
+    // Damage to a key may be visible, too.
     if shown(Reader::new(crc).u64()? != checksum(body)) {
         return Err(damaged());
     }
@@ -457,7 +457,7 @@ pub fn parse(bytes: &[u8]) -> Result<Frame<'_>> {
     Ok(Frame { header: parse_head(head)?.header, payload })
 }
 
-/// [`parse`], and the frame must be of `kind`.
+/// Like [`parse`], for a frame that must be of `kind`.
 pub fn parse_kind(bytes: &[u8], kind: Kind) -> Result<Frame<'_>> {
     let frame = parse(bytes)?;
     frame.header.check_kind(kind)?;

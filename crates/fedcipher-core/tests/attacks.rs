@@ -11,7 +11,7 @@ use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
 use fedcipher_core::mac::Tag;
 use fedcipher_core::oneshot::prekeys::Life;
-use fedcipher_core::oneshot::{Oneshot, Params as OneshotParams, Reveal};
+use fedcipher_core::oneshot::{Oneshot, OneshotParams, Reveal};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
@@ -62,8 +62,8 @@ fn schemes() -> Vec<(&'static str, Box<dyn Scheme>)> {
     // Transciphering its rounds takes minutes: in `make attack`, not in every run.
     #[cfg(feature = "hhe")]
     if std::env::var_os("FEDCIPHER_ATTACK_TRIES").is_some() {
-        use fedcipher_core::pasta::scheme::{Params, PastaBfv};
-        let params = Params { bounds: bounds(), variant: 4, prime: 65_537 };
+        use fedcipher_core::pasta::scheme::{PastaBfv, PastaParams};
+        let params = PastaParams { bounds: bounds(), variant: 4, prime: 65_537 };
         all.push(("pasta-bfv", Box::new(PastaBfv::new(params).unwrap())));
     }
     all
@@ -136,10 +136,10 @@ impl World {
             round: RoundId::new(round),
             weight: Weight::new(client.1),
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model,
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         common::encryptor(self.scheme.as_ref(), key, &self.epochs[epoch].clients).encrypt(&request).unwrap()
     }
@@ -373,8 +373,8 @@ fn refused(scheme: &dyn Scheme, key: &ClientKey, frame: &[u8]) -> Error {
 #[test]
 fn attack_02_a_chosen_ciphertext_is_refused() {
     use fedcipher_core::bits::{BitWriter, packed_len};
-    use fedcipher_core::rlwe::{Bfv, params::Params};
-    let params = Params { bounds: bounds(), preset: Preset::Compact, bits: vec![12], server_weights: false };
+    use fedcipher_core::rlwe::{Bfv, params::BfvParams};
+    let params = BfvParams { bounds: bounds(), preset: Preset::Compact, bits: vec![12], server_weights: false };
     let bfv = Bfv::new(params).unwrap();
     let keys = bfv.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
     let d = bfv.derived();
@@ -400,7 +400,7 @@ fn attack_02_a_chosen_ciphertext_is_refused() {
     let (c0, c1) = (polynomial(q, &|_| d.values.delta), polynomial(q, &|k| if k == 0 { d.values.delta } else { 0 }));
     let error = refused(&bfv, &keys.clients[0], &header.frame(&[&[1], &c0[..], &c1[..], &[0; 16]].concat()));
     assert!(matches!(error, Error::Frame { .. }), "{error}");
-    // In the one form there is, of seeds: nobody has made a tag of it.
+    // In the only form, of seeds: without a tag.
     let c0 = polynomial(d.values.down_bits, &|_| d.values.delta);
     let error = refused(&bfv, &keys.clients[0], &header.frame(&[&[7; 96], &c0[..], &[0; 16]].concat()));
     assert!(matches!(error, Error::Tag | Error::Decrypt { .. }), "{error}");
@@ -411,9 +411,9 @@ fn attack_02_a_chosen_ciphertext_is_refused() {
 #[test]
 fn attack_03_no_change_of_a_ciphertext_is_too_small_to_be_seen() {
     use fedcipher_core::bits::{BitWriter, packed_len, read_bits};
-    use fedcipher_core::rlwe::{Bfv, params::Params};
+    use fedcipher_core::rlwe::{Bfv, params::BfvParams};
     for (preset, server_weights) in [(Preset::Compact, false), (Preset::Fast, true), (Preset::FedbitPaper, false)] {
-        let bfv = Bfv::new(Params { bounds: bounds(), preset, bits: vec![8], server_weights }).unwrap();
+        let bfv = Bfv::new(BfvParams { bounds: bounds(), preset, bits: vec![8], server_weights }).unwrap();
         let keys = bfv.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap();
         let layout = layout(&[(9, 8)]);
         let clients: Vec<Client> = (0..3).map(|id| (id, 2, floats(&layout, u64::from(id)))).collect();
@@ -511,7 +511,7 @@ fn attack_12_updates_of_different_models_do_not_sum() {
             let error = refused(world.scheme.as_ref(), &world.epochs[1].clients[0], &aggregate);
             assert!(matches!(error, Error::Tag), "{name}: {error}");
         }
-        // And whoever knows its own model of the round learns of it even where all others agree.
+        // A client that knows its own model of the round detects this even if all others agree.
         let others = [0, 1, 3].map(|k| round.updates[k].clone());
         let honest = world.add(server, &others).unwrap();
         let decryptor = world.scheme.decryptor(&world.epochs[1].clients[2], None).unwrap();
@@ -535,10 +535,10 @@ fn renamed(world: &World, client: u32) -> Vec<u8> {
         round: RoundId::new(1),
         weight: Weight::new(own.1),
         update: &update,
-        plan: &[],
+        round_plan: &[],
         model: MODELS[0],
         memory: &[],
-        bound: &[],
+        associated_data: &[],
     };
     world.scheme.encryptor(&key, None).unwrap().encrypt(&request).unwrap()
 }
@@ -589,7 +589,7 @@ fn a_frame_of_which_one_byte_was_changed_is_not_its_clients() {
         for at in all {
             let mut body = update[..end].to_vec();
             body[at] ^= 1;
-            let error = aggregator.add(&wire::seal(body)).unwrap_err();
+            let error = aggregator.add(&wire::append_checksum(body)).unwrap_err();
             // Tag and signature may be no field element or no point: then the frame is malformed.
             let expected = at < head || matches!(error, Error::Frame { .. }) || is_of_client_2(&error);
             assert!(expected, "{name}: byte {at}: {error}");
@@ -634,10 +634,10 @@ fn a_sum_counts_in_one_memory() {
                 round: RoundId::new(1),
                 weight: Weight::ONE,
                 update: &update,
-                plan: &[],
+                round_plan: &[],
                 model: MODELS[0],
                 memory,
-                bound: &[],
+                associated_data: &[],
             };
             common::encryptor(scheme.as_ref(), &keys.clients[client], &keys.clients).encrypt(&request).unwrap()
         };
@@ -668,8 +668,8 @@ fn a_sum_counts_in_one_memory() {
     }
 }
 
-/// One aggregate a round, none older than the last; the same bytes again are fine. A decryptor that answers twice is an
-/// oracle, also when all it says is no.
+/// One aggregate a round, and never an older one than the last; the same bytes again are accepted. A decryptor that
+/// answers twice is an oracle, even if its only answer is a rejection.
 #[test]
 fn a_round_has_one_opening_also_after_a_restart() {
     for (name, world) in worlds() {

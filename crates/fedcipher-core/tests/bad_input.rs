@@ -44,10 +44,10 @@ fn nan_and_infinity_name_tensor_and_index() {
                 round: RoundId::new(1),
                 weight: Weight::ONE,
                 update: &update,
-                plan: &[],
+                round_plan: &[],
                 model: b"model",
                 memory: &[],
-                bound: &[],
+                associated_data: &[],
             };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(matches!(error, Error::NotFinite { tensor: 1, index: 3999, .. }), "{error}");
@@ -71,11 +71,11 @@ fn values_beyond_the_clip_are_clipped_and_counted() {
 #[test]
 fn the_bound_is_checked_before_the_round_and_names_what_fits() {
     let error = bfv_result(Bounds::new(1000, Weight::new(1 << 30), Some(1)).unwrap(), Preset::Fast, 24).unwrap_err();
-    let Error::Bound { needed_bits, ref cure, .. } = error else { panic!("{error}") };
-    assert!(needed_bits >= 63 && cure.contains("max_weight="), "{error}");
+    let Error::Bound { needed_bits, ref fix, .. } = error else { panic!("{error}") };
+    assert!(needed_bits >= 63 && fix.contains("max_weight="), "{error}");
     let wide = flashe(Bounds::new(1 << 20, Weight::new(1 << 32), Some(1)).unwrap(), Policy::Adaptive, None);
     assert!(matches!(wide.check_layout(&layout(&[(3, 24)])), Err(Error::Bound { .. })));
-    // The cure works.
+    // The fix works.
     let text = error.to_string();
     let weight: u64 = text.split("max_weight=").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     assert!(bfv_result(Bounds::new(1000, Weight::new(weight), Some(1)).unwrap(), Preset::Fast, 24).is_ok());
@@ -85,17 +85,17 @@ fn the_bound_is_checked_before_the_round_and_names_what_fits() {
 /// The best that fits is named, and nothing that does not.
 #[test]
 fn each_cure_of_a_bound_fits() {
-    let cure = |clients, max_weight, bits, limit| {
+    let fix = |clients, max_weight, bits, limit| {
         let bounds = Bounds::new(clients, Weight::new(max_weight), None).unwrap();
         match bounds.checked_field_bits(bits, limit) {
-            Err(Error::Bound { cure, .. }) => cure,
+            Err(Error::Bound { fix, .. }) => fix,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(cure(4, 2, 12, 14), "bits=11, or max_weight=1, or a modulus of 15 bits");
-    assert_eq!(cure(4, 2, 12, 13), "bits=10, or a modulus of 15 bits");
-    assert_eq!(cure(4, 100, 2, 4), "max_weight=1, or a modulus of 10 bits");
-    assert_eq!(cure(4, 100, 2, 3), "a modulus of 10 bits, or fewer clients");
+    assert_eq!(fix(4, 2, 12, 14), "bits=11, or max_weight=1, or a modulus of 15 bits");
+    assert_eq!(fix(4, 2, 12, 13), "bits=10, or a modulus of 15 bits");
+    assert_eq!(fix(4, 100, 2, 4), "max_weight=1, or a modulus of 10 bits");
+    assert_eq!(fix(4, 100, 2, 3), "a modulus of 10 bits, or fewer clients");
     assert_eq!(Bounds::new(4, Weight::new(2), None).unwrap().checked_field_bits(12, 15).unwrap(), 15);
 }
 
@@ -107,8 +107,8 @@ fn a_scheme_says_how_many_clients_it_is_for() {
 }
 
 fn bfv_result(bounds: Bounds, preset: Preset, bits: u32) -> fedcipher_core::Result<()> {
-    use fedcipher_core::rlwe::{Bfv, params::Params};
-    Bfv::new(Params { bounds, preset, bits: vec![bits], server_weights: false }).map(drop)
+    use fedcipher_core::rlwe::{Bfv, params::BfvParams};
+    Bfv::new(BfvParams { bounds, preset, bits: vec![bits], server_weights: false }).map(drop)
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn a_weight_beyond_the_bound_is_refused_on_both_sides() {
                 round: RoundId::new(1),
                 weight: Weight::new(weight),
                 update: &update,
-                plan: &[],
+                round_plan: &[],
                 model: b"model",
                 memory: &[],
-                bound: &[],
+                associated_data: &[],
             };
             let error = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap_err();
             assert!(
@@ -189,7 +189,7 @@ fn frames_of_elsewhere_are_refused_and_the_sum_of_the_others_is_right() {
         let mut flipped = sound.clone();
         flipped[200] ^= 4;
         refuse(&flipped, "FrameError");
-        // Right checksum, wrong payload length: somebody's, and the client's own.
+        // A right checksum with a wrong payload length: another party's, and the client's own.
         let parsed = wire::parse(&sound).unwrap();
         let (body, end) = parsed.payload.split_at(parsed.payload.len() - END_LEN);
         let longer = [body, &[0; 9]].concat();
@@ -273,7 +273,7 @@ fn a_scheme_is_called_by_its_name() {
 /// Of a frame that comes in parts, too, every bit counts.
 #[test]
 fn a_checksum_in_parts_is_that_of_the_whole() {
-    let frame = wire::seal(vec![7; 300]);
+    let frame = wire::append_checksum(vec![7; 300]);
     let (body, tail) = frame.split_at(300);
     let mut checksum = wire::Checksum::default();
     body.chunks(64).for_each(|part| checksum.update(part));
@@ -379,10 +379,10 @@ fn a_nonce_is_never_used_twice_even_after_a_restart() {
             round,
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         // A new encryptor each time: as after a restart.
         scheme.encryptor(key, Some(folder.path()))?.encrypt(&request).map(drop)
@@ -522,7 +522,7 @@ proptest! {
         let _ = wire::parse(&bytes);
         let mut framed = b"FEDC\x01\x01\0\0".to_vec();
         framed.extend(&bytes);
-        let _ = wire::parse(&wire::seal(framed));
+        let _ = wire::parse(&wire::append_checksum(framed));
     }
 
     #[test]
@@ -650,7 +650,7 @@ fn nothing_is_added_to_a_sum_that_has_been_handed_out() {
         let clients: Vec<Client> = (0..3).map(|id| (id, 1, floats(&layout, 3))).collect();
         let frames: Vec<_> = clients.iter().map(|c| encrypt(scheme.as_ref(), &keys, &layout, 1, c, &[])).collect();
         let mut aggregator = scheme.aggregator(&keys.server, None).unwrap();
-        // Too few are no reason to stop waiting for more.
+        // Too few clients do not end the wait for more.
         assert!(matches!(aggregator.finish(), Err(Error::EmptyCohort)), "{}", scheme.name());
         aggregator.add(&frames[0]).unwrap();
         aggregator.add(&frames[1]).unwrap();
@@ -680,7 +680,7 @@ fn a_client_without_a_neighbour_is_refused() {
         let error = decryptor.decrypt(&aggregate, &Expect::default(), Sums::default()).unwrap_err();
         let unknown = matches!(error, Error::UnknownClient { client } if client.get() == u32::MAX);
         assert!(unknown || matches!(error, Error::Tag), "{error}");
-        // And a key for it, from whoever makes keys otherwise.
+        // A key for it too, from another maker of keys.
         let mut key = keys.clients[0].clone();
         key.client = ClientId::new(u32::MAX);
         assert!(matches!(scheme.encryptor(&key, None).err(), Some(Error::UnknownClient { .. })));

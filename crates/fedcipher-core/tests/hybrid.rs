@@ -11,7 +11,7 @@ use fedcipher_core::keys::KeySet;
 use fedcipher_core::pasta::cipher::{PASTA_3, PASTA_4, Pasta, Variant};
 use fedcipher_core::pasta::context::Context;
 use fedcipher_core::pasta::field::{Field, PRIMES};
-use fedcipher_core::pasta::scheme::{Params, PastaBfv, predicted_noise};
+use fedcipher_core::pasta::scheme::{PastaBfv, PastaParams, predicted_noise};
 use fedcipher_core::pasta::transcipher::{Diagonals, EvaluationKeys, ServerKeys, Transcipher};
 use fedcipher_core::scheme::{Expect, Request, RoundPlan, Scheme, Workers};
 use fedcipher_core::wire::{self, Contribution};
@@ -25,8 +25,12 @@ use std::sync::{Mutex, PoisonError};
 static HEAVY: Mutex<()> = Mutex::new(());
 
 fn scheme(variant: u32, prime: u64, clients: u64, max_weight: u64) -> PastaBfv {
-    PastaBfv::new(Params { bounds: Bounds::new(clients, Weight::new(max_weight), Some(1)).unwrap(), variant, prime })
-        .unwrap()
+    PastaBfv::new(PastaParams {
+        bounds: Bounds::new(clients, Weight::new(max_weight), Some(1)).unwrap(),
+        variant,
+        prime,
+    })
+    .unwrap()
 }
 
 /// Deciphers part of a chunk and looks at everything a holder of the BFV key can see.
@@ -49,7 +53,7 @@ fn one_evaluation(variant: Variant, p: u64) {
     pasta.encrypt(77, &mut words);
     let diagonals = Diagonals::new(&context, 77, 0, present).unwrap();
     let transcipher = Transcipher::new(&context, &keys).unwrap();
-    // SAFETY: the key is the test's own; its timing tells nobody anything.
+    // SAFETY: the key is the test's own; its timing is not secret.
     let measured = |x: &Ciphertext| unsafe { secret.measure_noise(x).unwrap() } as u32;
     let theirs = |pair: &_| Ciphertext::from_bytes(&ring.ciphertext_bytes(pair), par).unwrap();
 
@@ -220,10 +224,10 @@ fn bad_input_is_refused_before_the_work_starts() {
             round: RoundId::new(5),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         })
         .unwrap();
     let again = encryptor
@@ -231,10 +235,10 @@ fn bad_input_is_refused_before_the_work_starts() {
             round: RoundId::new(5),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         })
         .unwrap_err();
     assert_eq!(again.class(), "NonceReuseError");
@@ -265,8 +269,11 @@ fn bad_input_is_refused_before_the_work_starts() {
 
 #[test]
 fn a_noise_budget_that_would_run_out_is_an_error_beforehand() {
-    let params =
-        Params { bounds: Bounds::new(1 << 20, Weight::new(1 << 32), Some(1)).unwrap(), variant: 4, prime: PRIMES[0] };
+    let params = PastaParams {
+        bounds: Bounds::new(1 << 20, Weight::new(1 << 32), Some(1)).unwrap(),
+        variant: 4,
+        prime: PRIMES[0],
+    };
     let error = PastaBfv::new(params).err().unwrap();
     assert!(error.to_string().contains("exceeds the budget"), "{error}");
 }
@@ -295,7 +302,7 @@ fn the_work_can_be_watched_and_cancelled() {
     assert_eq!((seen[0], seen[seen.len() - 1]), ((0, 6), (6, 6)));
     // Another process, which has the parts and the server's key only, makes the same to the bit.
     let other = scheme(4, PRIMES[0], 4, 1);
-    let work = |piece: &Vec<u8>| other.work(&keys.server, &parts.common, piece).unwrap();
+    let work = |piece: &Vec<u8>| other.run_work_item(&keys.server, &parts.common, piece).unwrap();
     let results: Vec<Vec<u8>> = parts.pieces.iter().map(work).collect();
     let mut aggregator = s.aggregator(&keys.server, None).unwrap();
     let plan = s.plan(&keys.server, &ClientId::list([0, 1, 2])).unwrap();
@@ -305,7 +312,7 @@ fn the_work_can_be_watched_and_cancelled() {
     let mut damaged = results.clone();
     damaged[0].truncate(1000);
     assert_eq!(aggregator.require_parts().unwrap().finish_from(&damaged).unwrap_err().class(), "FrameError");
-    assert!(other.work(&keys.server, &parts.common[..parts.common.len() - 1], &parts.pieces[0]).is_err());
+    assert!(other.run_work_item(&keys.server, &parts.common[..parts.common.len() - 1], &parts.pieces[0]).is_err());
     assert_eq!(aggregator.require_parts().unwrap().finish_from(&results).unwrap(), frame);
     let decryptor = s.decryptor(&keys.clients[0], None).unwrap();
     let (summary, sums) = decryptor.decrypt(&frame, &Expect::default(), Sums::default()).unwrap().into_parts();

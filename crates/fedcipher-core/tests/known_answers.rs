@@ -8,10 +8,10 @@ use common::{Client, bfv, encrypt, floats, integers, layout};
 use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Means, SumSink};
 use fedcipher_core::flashe::mask::{MaskMaker, Masking, encrypt_run};
-use fedcipher_core::oneshot::sealing::{Public, Secret};
+use fedcipher_core::oneshot::sealing::{HpkePublicKey, HpkeSecretKey};
 use fedcipher_core::prf::{Prf, round_client};
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{Params, Preset};
+use fedcipher_core::rlwe::params::{BfvParams, Preset};
 use fedcipher_core::rlwe::ring::Binomial;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::{ClientId, Epoch, RoundId, TotalWeight, Weight, bits, wire};
@@ -204,7 +204,7 @@ fn times_ternary(a: &[u64], s: &[u8], p: u64) -> Vec<u64> {
 #[test]
 fn bfv_ciphertext_matches_a_schoolbook_reference() {
     for preset in [Preset::FedbitPaper, Preset::Compact] {
-        let params = Params {
+        let params = BfvParams {
             bounds: Bounds::new(10, Weight::ONE, Some(1)).unwrap(),
             preset,
             bits: vec![12],
@@ -259,7 +259,7 @@ fn fhe_rs_decrypts_a_fedbit_paper_ciphertext() {
     use fhe_math::rq::{Poly, Representation, traits::TryConvertFrom};
     use fhe_traits::{DeserializeParametrized, FheDecoder, FheDecrypter};
 
-    let params = Params {
+    let params = BfvParams {
         bounds: Bounds::new(10, Weight::ONE, Some(1)).unwrap(),
         preset: Preset::FedbitPaper,
         bits: vec![12],
@@ -353,7 +353,7 @@ fn means_by_hand() {
 /// The binomial error of fresh ciphertexts has the deviation the security estimate assumes.
 #[test]
 fn error_distribution() {
-    let scheme = Bfv::new(Params {
+    let scheme = Bfv::new(BfvParams {
         bounds: Bounds::new(2, Weight::ONE, Some(1)).unwrap(),
         preset: Preset::Compact,
         bits: vec![12],
@@ -403,7 +403,7 @@ fn sealing_has_the_known_answers_of_x_wing_and_opens_what_go_sealed() {
     for line in include_str!("hpke.in").lines().filter(|line| !line.starts_with('#')) {
         let (what, values) = line.split_once(' ').unwrap();
         let v: Vec<_> = values.split(' ').map(unhex).collect();
-        let own = Secret::parse(&v[0]).unwrap();
+        let own = HpkeSecretKey::parse(&v[0]).unwrap();
         if what == "x-wing" {
             let key = <XWing as Kem>::PrivateKey::from_bytes(&v[0]).unwrap();
             let encapped = <XWing as Kem>::EncappedKey::from_bytes(&v[2]).unwrap();
@@ -413,7 +413,7 @@ fn sealing_has_the_known_answers_of_x_wing_and_opens_what_go_sealed() {
         } else {
             assert_eq!(own.open(&v[1], &v[3]).unwrap().as_slice(), v[2]);
             // What is sealed here opens by the same steps.
-            let sealed = Public::parse(&own.public()).unwrap().seal(&v[1], &v[2]).unwrap();
+            let sealed = HpkePublicKey::parse(&own.public()).unwrap().hpke_seal(&v[1], &v[2]).unwrap();
             assert_eq!(own.open(&v[1], &sealed).unwrap().as_slice(), v[2]);
             seen[1] += 1;
         }

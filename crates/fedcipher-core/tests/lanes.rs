@@ -11,10 +11,10 @@ use fedcipher_core::codec::{Layout, Means, Sums, Tensor, WHOLE};
 use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::mac::hash::GROUP;
 use fedcipher_core::oneshot::prekeys::Life;
-use fedcipher_core::oneshot::{Oneshot, Params as OneshotParams, Reveal};
+use fedcipher_core::oneshot::{Oneshot, OneshotParams, Reveal};
 use fedcipher_core::prf::round_client;
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
+use fedcipher_core::rlwe::params::{BfvParams, Preset};
 use fedcipher_core::scheme::{Expect, Scheme};
 use fedcipher_core::wire;
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
@@ -101,9 +101,9 @@ fn counts_and_the_largest_digits_come_out_exact() {
 #[cfg(feature = "hhe")]
 #[test]
 fn a_field_of_a_prime_has_digits_as_wide_as_it_holds() {
-    use fedcipher_core::pasta::{field::PRIMES, scheme::Params, scheme::PastaBfv};
+    use fedcipher_core::pasta::{field::PRIMES, scheme::PastaBfv, scheme::PastaParams};
     let bounds = Bounds::new(3, Weight::ONE, Some(1)).unwrap();
-    let scheme = PastaBfv::new(Params { bounds, variant: 4, prime: PRIMES[0] }).unwrap();
+    let scheme = PastaBfv::new(PastaParams { bounds, variant: 4, prime: PRIMES[0] }).unwrap();
     assert_eq!(scheme.values().lanes.unwrap().digit, 14);
     extremes(&scheme, 3, &[2, 3, 6, 12]);
 }

@@ -4,7 +4,7 @@
 
 use fedcipher_core::key_file::{self, Sharing};
 use fedcipher_core::keys::ClientKey;
-use fedcipher_core::ledger::{self, Folder, Holder, Ledger, Openings, Sum};
+use fedcipher_core::ledger::{self, Folder, Holder, Ledger, OpenedLedger, Sum};
 use fedcipher_core::plain::Plain;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight};
@@ -32,12 +32,12 @@ fn dated(seconds_from_now: i64) -> u64 {
     (now.checked_add_signed(seconds_from_now).unwrap() << 20) + 7
 }
 
-fn opener(key: &ClientKey, state: Option<&Path>) -> Result<Openings, Error> {
-    Openings::open(&Holder { key, roster: None, minimum: 3 }, state)
+fn opener(key: &ClientKey, state: Option<&Path>) -> Result<OpenedLedger, Error> {
+    OpenedLedger::open(&Holder { key, roster: None, minimum: 3 }, state)
 }
 
-fn answers(key: &ClientKey, state: &Path) -> Result<Openings, Error> {
-    Openings::of_answers(&Holder { key, roster: None, minimum: 3 }, Some(state))
+fn answers(key: &ClientKey, state: &Path) -> Result<OpenedLedger, Error> {
+    OpenedLedger::of_answers(&Holder { key, roster: None, minimum: 3 }, Some(state))
 }
 
 /// A claim as after a restart.
@@ -48,7 +48,7 @@ fn claim(key: &ClientKey, state: &Path, round: u64) -> Result<(), Error> {
 fn lost(result: Result<(), Error>) -> String {
     let error = result.unwrap_err();
     assert_eq!(error.class(), "LedgerError", "{error}");
-    assert!(error.to_string().contains("rotate the keys"), "no cure: {error}");
+    assert!(error.to_string().contains("rotate the keys"), "no fix: {error}");
     error.to_string()
 }
 
@@ -190,7 +190,7 @@ fn a_symbolic_link_is_not_followed() {
     refused();
 }
 
-/// What cannot be read has not been lost: no cure that costs the keys.
+/// What cannot be read has not been lost: no fix that costs the keys.
 #[test]
 fn a_folder_in_a_ledgers_place_is_no_reason_to_rotate() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
@@ -321,7 +321,7 @@ fn damaged_cut_or_deleted_openings_are_refused() {
         fs::write(&path, &whole[..len]).unwrap();
         lost(claim(RoundId::new(4).get()));
     }
-    // The last record and the stamp are read by every claim; an older record when it is looked for.
+    // The last record and the header are read by every claim; an older record when it is looked for.
     for bit in (0..64 * 8).chain((64 + 128) * 8..whole.len() * 8) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -433,10 +433,10 @@ fn a_key_that_others_may_read_or_replace_is_refused() {
         assert!(error.to_string().contains("chmod 600"), "{error}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    for (mode, cure) in [(0o777, "chmod go-w"), (0o770, "chmod go-w"), (0o1777, "mkdir -m 700")] {
+    for (mode, fix) in [(0o777, "chmod go-w"), (0o770, "chmod go-w"), (0o1777, "mkdir -m 700")] {
         fs::set_permissions(root.path(), fs::Permissions::from_mode(mode)).unwrap();
         let error = key_file::load(&path).unwrap_err();
-        assert!(error.to_string().contains(cure), "{error}");
+        assert!(error.to_string().contains(fix), "{error}");
     }
     fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
     // Nor a folder above, nor one that a link leads through.

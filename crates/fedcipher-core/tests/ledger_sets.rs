@@ -4,7 +4,7 @@
 
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::keys::{ClientKey, Cohort};
-use fedcipher_core::ledger::{Holder, Openings, Sum};
+use fedcipher_core::ledger::{Holder, OpenedLedger, Sum};
 use fedcipher_core::mac::memory::MemoryId;
 use fedcipher_core::plain::Plain;
 use fedcipher_core::scheme::Scheme;
@@ -35,7 +35,7 @@ fn digest(sum: &Sum) -> [u8; 32] {
 /// As in a new process.
 fn opened(key: &ClientKey, state: &Path, sum: &Sum) -> Result<(), Error> {
     let holder = Holder { key, roster: None, minimum: 3 };
-    Openings::open(&holder, Some(state))?.claim(sum, &digest(sum))
+    OpenedLedger::open(&holder, Some(state))?.claim(sum, &digest(sum))
 }
 
 fn is_set(result: Result<(), Error>) -> bool {
@@ -73,7 +73,7 @@ fn sums_of_one_round_are_disjoint_and_none_is_older() {
     for memory in [true, false] {
         let (state, key) = (tempfile::tempdir().unwrap(), key());
         let holder = Holder { key: &key, roster: None, minimum: 3 };
-        let alone = Openings::open(&holder, None).unwrap();
+        let alone = OpenedLedger::open(&holder, None).unwrap();
         let open = |sum: &Sum| match memory {
             true => alone.claim(sum, &digest(sum)),
             false => opened(&key, state.path(), sum),
@@ -105,7 +105,7 @@ fn a_memory_outlives_keys_and_numbers_of_one_identity() {
     let (first, second) = (roster(0), roster(5));
     let open = |key: &ClientKey, own: u8, cohort: &Cohort, round: u64, memory: &[u8], clients: &[u8]| {
         let holder = Holder { key, roster: Some((&[own; 32], cohort)), minimum: 3 };
-        let openings = Openings::open(&holder, Some(state.path())).unwrap();
+        let openings = OpenedLedger::open(&holder, Some(state.path())).unwrap();
         let number = |of: u8| *cohort.iter().find(|(_, signs)| **signs == [of; 32]).unwrap().0;
         let mut named: Vec<ClientId> = clients.iter().map(|of| number(*of)).collect();
         named.sort_unstable();
@@ -129,9 +129,9 @@ fn attack_32_a_smaller_minimum_divides_no_group_that_a_larger_one_made() {
     for folder in [true, false] {
         let (state, key) = (tempfile::tempdir().unwrap(), key());
         let state = folder.then(|| state.path());
-        let of = |minimum| Openings::open(&Holder { key: &key, roster: None, minimum }, state).unwrap();
+        let of = |minimum| OpenedLedger::open(&Holder { key: &key, roster: None, minimum }, state).unwrap();
         let (strict, lax) = (of(3), of(2));
-        let claim = |openings: &Openings, minimum: u64, round: u64, clients: &[u32]| {
+        let claim = |openings: &OpenedLedger, minimum: u64, round: u64, clients: &[u32]| {
             let clients = clients.iter().map(|client| Name::from(*client)).collect();
             let sum = Sum::new(key.tag.key_id, RoundId::new(round), minimum, Some(MemoryId::of(&[1, 1])), clients);
             openings.claim(&sum, &digest(&sum))
@@ -158,7 +158,7 @@ fn attack_32_a_smaller_minimum_divides_no_group_that_a_larger_one_made() {
 #[test]
 fn a_memory_of_another_secret_is_refused() {
     let (old, new) = (key(), key());
-    let openings = Openings::open(&Holder { key: &new, roster: None, minimum: 3 }, None).unwrap();
+    let openings = OpenedLedger::open(&Holder { key: &new, roster: None, minimum: 3 }, None).unwrap();
     let header = |memory| Header { memory, ..new.tag.header(Kind::Aggregate, RoundId::new(1), Vec::new()) };
     for foreign in [old.mac().unwrap().memory_tag(b"here"), [1; 16]] {
         assert!(matches!(openings.sum(&header(foreign)), Err(Error::Memory { round }) if round.get() == 1));
@@ -173,7 +173,7 @@ fn pinned_memories_are_never_forgotten_and_of_the_others_the_newest_stay() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
     let holder = Holder { key: &key, roster: None, minimum: 3 };
     for folder in [Some(state.path()), None] {
-        let openings = Openings::open(&holder, folder).unwrap();
+        let openings = OpenedLedger::open(&holder, folder).unwrap();
         let claim = |round: u64, id: &[u8], clients: &[u32]| {
             let clients = clients.iter().map(|client| Name::from(*client)).collect();
             let sum = Sum::new(key.tag.key_id, RoundId::new(round), 3, Some(MemoryId::of(id)), clients);
@@ -198,13 +198,14 @@ fn pinned_memories_are_never_forgotten_and_of_the_others_the_newest_stay() {
 /// A member of two rosters, whose journal of sets is of both.
 struct Remembering {
     keys: [ClientKey; 2],
-    openings: [Openings; 2],
+    openings: [OpenedLedger; 2],
 }
 
 impl Remembering {
     fn new(state: Option<&Path>) -> Self {
         let (keys, cohort) = ([key(), key()], Cohort::new());
-        let open = |key| Openings::of_answers(&Holder { key, roster: Some((&[1; 32], &cohort)), minimum: 3 }, state);
+        let open =
+            |key| OpenedLedger::of_answers(&Holder { key, roster: Some((&[1; 32], &cohort)), minimum: 3 }, state);
         let openings = keys.each_ref().map(|key| open(key).unwrap());
         Remembering { keys, openings }
     }
@@ -300,7 +301,7 @@ fn a_long_journal_is_rewritten_and_says_the_same() {
     let mut longest = 0;
     for round in 1..=600u64 {
         let clients = if round % 3 == 0 { &all[..10] } else { &all[..] };
-        let openings = Openings::open(&Holder { key: &key, roster: None, minimum: 3 }, Some(state.path())).unwrap();
+        let openings = OpenedLedger::open(&Holder { key: &key, roster: None, minimum: 3 }, Some(state.path())).unwrap();
         let sum = sum(&key, round, 1, clients);
         openings.claim(&sum, &digest(&sum)).unwrap();
         longest = longest.max(fs::metadata(file(state.path(), "-0.sets")).unwrap().len());
@@ -314,7 +315,7 @@ fn a_long_journal_is_rewritten_and_says_the_same() {
     let mut bytes = whole.clone();
     bytes[64 + 32 + 16 + 40] ^= 1;
     fs::write(&path, bytes).unwrap();
-    let (openings, fewer) = (Openings::open(&holder, Some(state.path())).unwrap(), sum(&key, 602, 1, &all[..9]));
+    let (openings, fewer) = (OpenedLedger::open(&holder, Some(state.path())).unwrap(), sum(&key, 602, 1, &all[..9]));
     for _ in 0..2 {
         assert_eq!(openings.claim(&fewer, &digest(&fewer)).unwrap_err().class(), "LedgerError");
     }
@@ -364,8 +365,8 @@ fn an_answer_is_given_again_as_it_was() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
     for (folder, tag) in [(Some(state.path()), 1), (None, 1), (None, 0)] {
         let holder = Holder { key: &key, roster: None, minimum: 3 };
-        let first = Openings::of_answers(&holder, folder).unwrap();
-        let restarted = Openings::of_answers(&holder, folder).unwrap();
+        let first = OpenedLedger::of_answers(&holder, folder).unwrap();
+        let restarted = OpenedLedger::of_answers(&holder, folder).unwrap();
         let again = if folder.is_some() { &restarted } else { &first };
         let round = 1 + u64::from(tag);
         let asked = sum(&key, round, tag, &[1, 2, 3]);

@@ -196,7 +196,7 @@ fn a_key_gives_as_many_updates_as_its_budget_also_after_restarts() {
             if folder.is_some() {
                 ledger = open();
             }
-            // A round reserved and then claimed is one, and a refusal is none.
+            // A round that is reserved and then claimed counts once. A rejection does not count.
             ledger.reserve(RoundId::new(round)).unwrap();
             ledger.claim(RoundId::new(round)).unwrap();
             assert_eq!(ledger.claim(RoundId::new(round)).unwrap_err().class(), "NonceReuseError");

@@ -15,9 +15,9 @@ use fedcipher_core::oneshot::pads::Pads;
 use fedcipher_core::oneshot::prekeys::Life;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealed_share::{Envelope, OVERHEAD, SealedShare};
-use fedcipher_core::oneshot::sealing::{self, Public, SECRET_LEN, Secret};
+use fedcipher_core::oneshot::sealing::{self, HpkePublicKey, HpkeSecretKey, SECRET_LEN};
 use fedcipher_core::oneshot::statement::share_info;
-use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
+use fedcipher_core::oneshot::{Oneshot, OneshotParams, Reveal};
 use fedcipher_core::protocol::Encryptor;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
@@ -39,8 +39,8 @@ const FIELD: usize = 2048 * 10 / 8;
 /// Bytes by which nine more make that longer: combinations of more than 80 bits.
 const MASKS: usize = 12;
 
-fn params(clients: u64) -> Params {
-    Params {
+fn params(clients: u64) -> OneshotParams {
+    OneshotParams {
         bounds: Bounds::new(clients, Weight::new(3), Some(3)).unwrap(),
         preset: Preset::Fast,
         bits: vec![8, 12],
@@ -72,14 +72,14 @@ struct Round {
     updates: Vec<Vec<u8>>,
     /// The members' files.
     state: TempDir,
-    params: Params,
+    params: OneshotParams,
 }
 
-fn round(params: Params, ids: &[u32]) -> Round {
+fn round(params: OneshotParams, ids: &[u32]) -> Round {
     round_of(params, ids, &layout(&[(700, 8), (5000, 12)]))
 }
 
-fn round_of(params: Params, ids: &[u32], layout: &Layout) -> Round {
+fn round_of(params: OneshotParams, ids: &[u32], layout: &Layout) -> Round {
     let scheme = Oneshot::new(params.clone()).unwrap();
     let keys = scheme.keygen(&ClientId::list(0..8), Epoch::new(1)).unwrap();
     let clients = clients(layout, ids);
@@ -104,16 +104,16 @@ impl Round {
         let refused = encryptor.take_prekeys(&prekeys.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
         assert!(refused.is_empty(), "{refused:?}");
         let (update, weight) = (update(&self.layout, &client.2), client.1);
-        let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
+        let (round_plan, model, memory, associated_data) = (&[], b"model", &[], &[]);
         encryptor
             .encrypt(&Request {
                 round: RoundId::new(round),
                 weight: Weight::new(weight),
                 update: &update,
-                plan,
+                round_plan,
                 model,
                 memory,
-                bound,
+                associated_data,
             })
             .unwrap()
     }
@@ -133,18 +133,18 @@ impl Round {
         }
     }
 
-    /// The secrets of a member's prekeys, by number, as whoever has its files gets them.
-    fn secrets(&self, member: u32) -> BTreeMap<u64, Secret> {
+    /// The secrets of a member's prekeys, by number, as a holder of its files reads them.
+    fn secrets(&self, member: u32) -> BTreeMap<u64, HpkeSecretKey> {
         let name = format!("{}-{member}.prekeys", wire::hex(&self.keys.server.tag.key_id));
         let bytes = std::fs::read(self.state.path().join(name)).unwrap();
         let word = |record: &[u8]| u64::from_le_bytes(*record.first_chunk().unwrap());
         let found = bytes.chunks(128).filter(|record| record[32..64] != [0; 32]);
-        found.map(|record| (word(record), Secret::parse(&record[32..64]).unwrap())).collect()
+        found.map(|record| (word(record), HpkeSecretKey::parse(&record[32..64]).unwrap())).collect()
     }
 
     /// Bytes of each member's sealed share: one of a seed or of field elements, of a pad and of the pad's mask.
     fn lengths(&self) -> Vec<usize> {
-        let Params { members, threshold, .. } = self.params;
+        let OneshotParams { members, threshold, .. } = self.params;
         let length = |member| if member + 1 < threshold { 32 } else { FIELD + MASKS };
         (0..members).map(|member| length(member) + 2 * TAG_LEN + OVERHEAD).collect()
     }
@@ -161,8 +161,13 @@ impl Round {
         at..at + lengths[member]
     }
 
-    /// A client's share for a member, as an update holds it, opened by whoever has these secrets.
-    fn opened_share(&self, frame: &[u8], member: u32, secrets: &BTreeMap<u64, Secret>) -> Option<Zeroizing<Vec<u8>>> {
+    /// A client's share for a member in an update, opened with these secrets.
+    fn opened_share(
+        &self,
+        frame: &[u8],
+        member: u32,
+        secrets: &BTreeMap<u64, HpkeSecretKey>,
+    ) -> Option<Zeroizing<Vec<u8>>> {
         let parsed = wire::parse(frame).unwrap();
         let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
         let (ciphertexts, shares) = body.split_at(body.len() - self.shares());
@@ -217,7 +222,7 @@ proptest! {
     ) {
         let preset = if fast { Preset::Fast } else { Preset::Compact };
         let dead = if pack == 2 { Vec::new() } else { dead };
-        let round = round(Params { pack, preset, ..params(8) }, &ids);
+        let round = round(OneshotParams { pack, preset, ..params(8) }, &ids);
         let frame = round.aggregate(&dead);
         prop_assert_eq!(opened(&round.scheme, &round.keys, 7, &frame).unwrap(), round.sums());
     }
@@ -227,7 +232,7 @@ proptest! {
 fn readers_open_what_is_addressed_to_them_and_nobody_elses() {
     let round = round(params(8), &[0, 2, 5, 6]);
     let frame = round.aggregate(&[]);
-    let mine = round.scheme.addressed(&frame, ClientId::new(6)).unwrap();
+    let mine = round.scheme.for_reader(&frame, ClientId::new(6)).unwrap();
     assert!(mine.len() < frame.len() - 5 * 7 * 1000);
     assert_eq!(opened(&round.scheme, &round.keys, 6, &mine).unwrap(), round.sums());
     assert!(matches!(opened(&round.scheme, &round.keys, 3, &mine), Err(Error::Decrypt { .. })));
@@ -238,7 +243,7 @@ fn the_same_aggregate_opens_again_however_it_is_addressed() {
     let round = round(params(8), &[0, 2, 5, 6]);
     let frame = round.aggregate(&[]);
     let decryptor = round.scheme.decryptor(&round.keys.clients[6], None).unwrap();
-    for frame in [&frame, &round.scheme.addressed(&frame, ClientId::new(6)).unwrap(), &frame] {
+    for frame in [&frame, &round.scheme.for_reader(&frame, ClientId::new(6)).unwrap(), &frame] {
         let opened = decryptor.decrypt(frame, &Expect::default(), Sums::default()).unwrap();
         assert_eq!(opened.values().0, round.sums());
     }
@@ -248,7 +253,7 @@ fn the_same_aggregate_opens_again_however_it_is_addressed() {
 fn a_server_opens_only_where_that_was_agreed() {
     let blind = round(params(8), &[0, 1, 2]);
     assert!(matches!(blind.scheme.server_decryptor(&blind.keys.server), Err(Error::Unsupported { .. })));
-    let round = round(Params { reveal: Reveal::Server, ..params(8) }, &[0, 1, 2, 7]);
+    let round = round(OneshotParams { reveal: Reveal::Server, ..params(8) }, &[0, 1, 2, 7]);
     let frame = round.aggregate(&[3]);
     let server = round.scheme.server_decryptor(&round.keys.server).unwrap();
     let own = server.decrypt(&frame, &Expect::default(), Sums::default()).unwrap();
@@ -281,7 +286,7 @@ fn who_comes_after_the_committee_was_asked_is_refused() {
 #[test]
 fn a_member_answers_for_one_set_a_round() {
     for pack in 1..=2 {
-        let round = round(Params { pack, ..params(8) }, &[0, 1, 2, 3]);
+        let round = round(OneshotParams { pack, ..params(8) }, &[0, 1, 2, 3]);
         let member = round.member(0);
         let mut all = round.added();
         let mut fewer = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(ROUND))).unwrap();
@@ -421,7 +426,7 @@ fn a_changed_aggregate_does_not_open() {
 #[test]
 fn an_aggregate_with_any_bit_of_any_coefficient_changed_is_refused() {
     for preset in [Preset::Fast, Preset::Compact] {
-        let round = round_of(Params { preset, ..params(8) }, &[0, 1, 2], &layout(&[(3, 8), (20, 12)]));
+        let round = round_of(OneshotParams { preset, ..params(8) }, &[0, 1, 2], &layout(&[(3, 8), (20, 12)]));
         let frame = round.aggregate(&[]);
         let parsed = wire::parse(&frame).unwrap();
         let answers = 4 + u32::from_le_bytes(*parsed.payload.first_chunk().unwrap()) as usize;
@@ -438,7 +443,7 @@ fn an_aggregate_with_any_bit_of_any_coefficient_changed_is_refused() {
 #[test]
 fn the_server_gets_no_sum_of_pads() {
     for reveal in [Reveal::Server, Reveal::Clients] {
-        let round = round(Params { reveal, ..params(8) }, &[0, 2, 5]);
+        let round = round(OneshotParams { reveal, ..params(8) }, &[0, 2, 5]);
         let digest = round.roster_digest();
         let (mut sums, mut shown) = (Vec::new(), Vec::new());
         for (member, request) in round.added().requests().unwrap() {
@@ -476,7 +481,7 @@ fn the_server_gets_no_sum_of_pads() {
 #[test]
 fn members_below_the_threshold_open_nothing_and_one_more_opens_the_sum() {
     for pack in 1..=2 {
-        let round = round(Params { pack, ..params(8) }, &[0, 1, 2, 5]);
+        let round = round(OneshotParams { pack, ..params(8) }, &[0, 1, 2, 5]);
         let needed = 3 + pack;
         for count in 0..=5usize {
             let mut aggregator = round.added();
@@ -495,29 +500,29 @@ fn members_below_the_threshold_open_nothing_and_one_more_opens_the_sum() {
 
 #[test]
 fn committees_that_could_be_split_are_refused_with_the_cure() {
-    let refused = |params: Params, cure: &str| {
+    let refused = |params: OneshotParams, fix: &str| {
         let said = Oneshot::new(params).map_or_else(|error| error.to_string(), |_| "accepted".into());
-        assert!(said.contains(cure), "{said}, where {cure} is wanted");
+        assert!(said.contains(fix), "{said}, where {fix} is wanted");
     };
-    refused(Params { threshold: 3, ..params(8) }, "take members=5, threshold=4, pack=1");
-    refused(Params { threshold: 4, corrupt_members: 3, ..params(8) }, "take members=5, threshold=5, pack=1");
-    refused(Params { threshold: 6, ..params(8) }, "take members=5, threshold=4, pack=1");
+    refused(OneshotParams { threshold: 3, ..params(8) }, "take members=5, threshold=4, pack=1");
+    refused(OneshotParams { threshold: 4, corrupt_members: 3, ..params(8) }, "take members=5, threshold=5, pack=1");
+    refused(OneshotParams { threshold: 6, ..params(8) }, "take members=5, threshold=4, pack=1");
     refused(
-        Params { members: 2, threshold: 2, corrupt_members: 2, ..params(8) },
+        OneshotParams { members: 2, threshold: 2, corrupt_members: 2, ..params(8) },
         "take members=3, threshold=3, pack=1",
     );
-    refused(Params { corrupt_clients: 2, ..params(8) }, "take 4");
-    assert!(Oneshot::new(Params { corrupt_members: 2, ..params(8) }).is_ok());
+    refused(OneshotParams { corrupt_clients: 2, ..params(8) }, "take 4");
+    assert!(Oneshot::new(OneshotParams { corrupt_members: 2, ..params(8) }).is_ok());
     let few = Bounds::new(3, Weight::new(3), Some(3)).unwrap();
-    refused(Params { corrupt_clients: 2, bounds: few, ..params(8) }, "take 4 with clients=4");
-    refused(Params { pack: 3, ..params(8) }, "take members=5, threshold=4, pack=2");
+    refused(OneshotParams { corrupt_clients: 2, bounds: few, ..params(8) }, "take 4 with clients=4");
+    refused(OneshotParams { pack: 3, ..params(8) }, "take members=5, threshold=4, pack=2");
     // Three members could open one set of clients, and as many others all but say another (attack 21).
     refused(
-        Params { members: 6, threshold: 3, corrupt_members: 0, pack: 2, ..params(8) },
+        OneshotParams { members: 6, threshold: 3, corrupt_members: 0, pack: 2, ..params(8) },
         "take members=6, threshold=4, pack=2",
     );
-    refused(Params { pack: 0, ..params(8) }, "take members=5, threshold=4, pack=1");
-    refused(Params { preset: Preset::FedbitPaper, ..params(8) }, "\"compact\"");
+    refused(OneshotParams { pack: 0, ..params(8) }, "take members=5, threshold=4, pack=1");
+    refused(OneshotParams { preset: Preset::FedbitPaper, ..params(8) }, "\"compact\"");
     let scheme = Oneshot::new(params(8)).unwrap();
     assert!(
         scheme.keygen(&ClientId::list([0, 1, 2]), Epoch::new(1)).unwrap_err().to_string().contains("committee of 5")
@@ -579,11 +584,11 @@ fn sealed_as(round: &Round, id: usize, member: u32, share: &[u8]) -> Vec<u8> {
     let (own, context) = (parsed.header.contributions[0], RoundContext::of(round.roster_digest(), &parsed.header));
     let (number, secret) = round.secrets(member).pop_last().unwrap();
     let info = share_info(&round.roster_digest(), RoundId::new(ROUND), own.client, ClientId::new(member), number);
-    let envelope = Envelope::to(number, &Public::parse(&secret.public()).unwrap(), &info).unwrap();
-    envelope.seal(&context.share_data(own, tag, ciphertexts.as_bytes()), share).unwrap()
+    let envelope = Envelope::to(number, &HpkePublicKey::parse(&secret.public()).unwrap(), &info).unwrap();
+    envelope.encrypt_share(&context.share_data(own, tag, ciphertexts.as_bytes()), share).unwrap()
 }
 
-/// A share that opens and is none: nobody can tell whose it is, and the round does not open.
+/// A share that opens and is invalid: the client cannot be named, and the round does not open.
 #[test]
 fn a_false_share_spoils_the_round_and_opens_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
@@ -601,7 +606,7 @@ fn a_false_share_spoils_the_round_and_opens_nothing() {
 #[test]
 fn a_client_is_accused_by_more_members_than_may_lie() {
     for (corrupt_clients, corrupt_members) in [(1, 0), (0, 1), (0, 2)] {
-        let round = round(Params { corrupt_clients, corrupt_members, ..params(8) }, &[0, 1, 2, 3]);
+        let round = round(OneshotParams { corrupt_clients, corrupt_members, ..params(8) }, &[0, 1, 2, 3]);
         let lie = resigned(&round, 3, |shares| (0..3).for_each(|m| shares[round.share_at(m).start + 60] ^= 1));
         let mut aggregator = with_lie(&round, &lie);
         let requests = aggregator.requests().unwrap();
@@ -659,7 +664,7 @@ fn with_lie(round: &Round, lie: &[u8]) -> Box<dyn Aggregator> {
     aggregator
 }
 
-/// What opens under the secret that the client has signed, and is no share: one member's word is enough.
+/// A share that opens under the secret that the client has signed, and is invalid: one member's word is enough.
 #[test]
 fn a_share_that_is_none_is_proven_by_one_member() {
     let round = round(params(8), &[0, 1, 2, 3]);
@@ -682,8 +687,8 @@ fn a_share_that_is_none_is_proven_by_one_member() {
     }
 }
 
-/// A member that accuses an honest client: with the true secret, everybody sees the good share; with another, nobody sees
-/// anything.
+/// A member that accuses an honest client. The true secret shows the valid share to all parties; another secret shows
+/// nothing.
 #[test]
 fn an_accusation_of_an_honest_client_proves_nothing() {
     let round = round(params(8), &[0, 1, 2, 3]);
@@ -780,15 +785,15 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     let (layout, client) = (&round.layout, &round.clients[0]);
     let send = |encryptor: &mut Encryptor, round: u64| {
         let (update, weight) = (update(layout, &client.2), client.1);
-        let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
+        let (round_plan, model, memory, associated_data) = (&[], b"model", &[], &[]);
         encryptor.encrypt(&Request {
             round: RoundId::new(round),
             weight: Weight::new(weight),
             update: &update,
-            plan,
+            round_plan,
             model,
             memory,
-            bound,
+            associated_data,
         })
     };
     let mut first = encryptor();
@@ -802,7 +807,7 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     aggregator.add(&lacking).unwrap();
     // Another process of the client's knows the numbers.
     for error in [take(&mut first, &old), take(&mut encryptor(), &old)].map(|taken| taken.unwrap_err().to_string()) {
-        assert!(error.contains("1 members") && error.matches("is an old one").count() == 4, "{error}");
+        assert!(error.contains("1 members") && error.matches("it is old").count() == 4, "{error}");
     }
     // Damaged, or of others.
     let parsed = wire::parse(&new[0]).unwrap();
@@ -839,7 +844,7 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     assert!(given(&old).is_err());
 }
 
-/// Either half of a signature forged, never both: of Ed25519 or of ML-DSA-65 the adversary has everybody's keys.
+/// One half of a signature forged, never both: the adversary has all Ed25519 keys or all ML-DSA-65 keys.
 #[test]
 fn an_update_with_one_forged_half_is_added_by_no_server_and_no_member() {
     let round = round(params(8), &[0, 1, 2, 3]);
@@ -867,8 +872,8 @@ fn an_update_with_one_forged_half_is_added_by_no_server_and_no_member() {
 }
 
 /// Seven members, of whom five must answer and one may lie.
-fn seven() -> Params {
-    Params { members: 7, threshold: 5, ..params(8) }
+fn seven() -> OneshotParams {
+    OneshotParams { members: 7, threshold: 5, ..params(8) }
 }
 
 /// Client `id`'s update with a share for each of `members` that is one of another polynomial.
@@ -969,7 +974,7 @@ proptest! {
     }
 }
 
-/// A record that was damaged is nobody's prekey; what of its secret is left goes with the next change.
+/// A damaged record is not a prekey of any member. The next change wipes the rest of its secret.
 #[test]
 fn a_damaged_prekey_is_overwritten_too() {
     let round = round(params(8), &[0, 1, 2, 3]);

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::prf::Prf;
-use fedcipher_core::rotation::{MOST_BLOCK, Rotation};
+use fedcipher_core::rotation::{MAX_BLOCK, Rotation};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -33,7 +33,7 @@ fn by_definition(values: &[f32]) -> Vec<f64> {
     let prf = Prf::new(&SEED).unwrap();
     let len = values.len();
     let mut x: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();
-    let block = (0..).map(|k| 1usize << k).take_while(|b| *b <= len && *b <= MOST_BLOCK).last().unwrap_or(1);
+    let block = (0..).map(|k| 1usize << k).take_while(|b| *b <= len && *b <= MAX_BLOCK).last().unwrap_or(1);
     let columns = len / block;
     for (v, sign) in x.iter_mut().zip(signs(&prf, 0, columns * block)) {
         *v *= sign;
@@ -92,7 +92,7 @@ fn one_large_value_is_spread_wherever_it_is() {
             let mut values = vec![0f32; len];
             values[place] = 1.0;
             Rotation::new(SEED, len).unwrap().forward(&mut values);
-            let block = MOST_BLOCK.min(1 << len.ilog2()) as f32;
+            let block = MAX_BLOCK.min(1 << len.ilog2()) as f32;
             let largest = values.iter().fold(0f32, |a, v| a.max(v.abs()));
             // A value of the last block is turned twice: sums of signs, whose largest is some four deviations.
             assert!(largest <= 5.0 * block.sqrt().recip(), "{len}, {place}: {largest}");

@@ -113,10 +113,10 @@ fn a_plan_that_is_none_spends_no_round() {
             round: RoundId::new(6),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         encryptor.encrypt(&request).unwrap();
     }
@@ -132,10 +132,10 @@ fn what_is_precomputed_has_spent_its_round() {
         round,
         weight: Weight::ONE,
         update: &update,
-        plan: &[],
+        round_plan: &[],
         model: b"model",
         memory: &[],
-        bound: &[],
+        associated_data: &[],
     };
     let bounds = Bounds::new(2, Weight::ONE, Some(1)).unwrap();
     let sparse = flashe(bounds, Policy::Adaptive, Some(0.1));
@@ -202,10 +202,10 @@ fn sparse_rounds_sum_what_was_sent_and_keep_the_rest() {
                     round: RoundId::new(round),
                     weight: Weight::new(weight),
                     update: &update,
-                    plan: &plan,
+                    round_plan: &plan,
                     model: b"model",
                     memory: &[],
-                    bound: &[],
+                    associated_data: &[],
                 };
                 aggregator.add(&encryptor.encrypt(&request).unwrap()).unwrap();
             }
@@ -248,10 +248,10 @@ fn error_feedback_survives_export_and_import() {
             round: RoundId::new(1),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         })
         .unwrap();
     let mut second = scheme.encryptor(&keys.clients[0], None).unwrap();
@@ -261,10 +261,10 @@ fn error_feedback_survives_export_and_import() {
         round: RoundId::new(2),
         weight: Weight::ONE,
         update: &update,
-        plan: &[],
+        round_plan: &[],
         model: b"model",
         memory: &[],
-        bound: &[],
+        associated_data: &[],
     };
     assert_eq!(first.encrypt(&request).unwrap(), second.encrypt(&request).unwrap());
     assert!(second.residual().unwrap().import_state(&[1, 2, 3]).is_err());

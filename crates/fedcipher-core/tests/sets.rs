@@ -47,7 +47,7 @@ fn choices(from: &[Name], size: usize) -> Vec<Vec<Name>> {
     with.chain(choices(rest, size)).collect()
 }
 
-/// Fewer than `k` clients, the exempt aside, that some sum of multiples of `sets` speaks of and of nobody else.
+/// The clients of a combination of `sets` that concerns fewer than `k` clients, apart from the exempt.
 fn set_apart(sets: &[Vec<Name>], clients: Name, k: u64, exempt: &[Name]) -> Option<Vec<Name>> {
     let honest: Vec<Name> = (0..clients).filter(|client| !exempt.contains(client)).collect();
     let whole = rank(sets, clients, exempt);

@@ -15,9 +15,9 @@ use fedcipher_core::oneshot::prekeys::{Life, Published};
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
 use fedcipher_core::oneshot::sealed_share::Envelope;
 use fedcipher_core::oneshot::statement::share_info;
-use fedcipher_core::oneshot::{Oneshot, Params, Reveal};
+use fedcipher_core::oneshot::{Oneshot, OneshotParams, Reveal};
 use fedcipher_core::plain::Plain;
-use fedcipher_core::protocol::Digest;
+use fedcipher_core::protocol::FrameDigest;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::Scheme;
 use fedcipher_core::sign::{Purpose, SIGNATURE_LEN, Signed, SigningKey, hybrid, is_key, refused};
@@ -155,7 +155,7 @@ fn server(odd: &Odd) -> bool {
     let parsed = wire::parse(&frame).unwrap();
     let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
     let own = parsed.header.contributions[0];
-    let signature = odd.sign(&RoundContext::of([0; 32], &parsed.header).update(own, tag, &Digest::of(body)));
+    let signature = odd.sign(&RoundContext::of([0; 32], &parsed.header).update(own, tag, &FrameDigest::of(body)));
     let frame = parsed.header.frame(&[body, &tag.to_bytes(), &signature].concat());
     let cohort: BTreeMap<_, _> =
         [(ClientId::new(0), keys.clients[0].sign.verify_key()), (ClientId::new(ODD), odd.key())].into();
@@ -170,9 +170,9 @@ fn server(odd: &Odd) -> bool {
     }
 }
 
-/// A member of a committee, which checks all clients' signatures at once; none where nobody makes a roster of this key.
+/// A committee member, which checks all clients' signatures at once; `None` if this key has no roster.
 fn member(odd: &Odd) -> Option<bool> {
-    let scheme = Oneshot::new(Params {
+    let scheme = Oneshot::new(OneshotParams {
         bounds: Bounds::new(5, Weight::new(3), Some(3)).unwrap(),
         preset: Preset::Fast,
         bits: vec![8],
@@ -214,7 +214,7 @@ fn member(odd: &Odd) -> Option<bool> {
         let info = share_info(&scope, RoundId::new(7), of.client, ClientId::new(0), prekey.number);
         let data = context.share_data(of, Tag::default(), &[1; 32]);
         let envelope = Envelope::to(prekey.number, &prekey.public, &info).unwrap();
-        let share = envelope.seal(&data, &[7; 32 + 2 * TAG_LEN]).unwrap();
+        let share = envelope.encrypt_share(&data, &[7; 32 + 2 * TAG_LEN]).unwrap();
         let signed = [[1; 32], sha256(&[&share]), [2; 32], [3; 32]].concat();
         let message = context.update(of, Tag::default(), &signed);
         let signature = identities[of.client.get() as usize].sign(Purpose::Update, &message).unwrap().to_vec();

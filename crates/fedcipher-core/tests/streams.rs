@@ -8,7 +8,7 @@ use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Means, Rounding, Sums, Update};
 use fedcipher_core::keys::KeySet;
 use fedcipher_core::prf::KeyStream;
-use fedcipher_core::protocol::{Decryptor, Form, OpeningFrame};
+use fedcipher_core::protocol::{Decryption, Decryptor, Form};
 use fedcipher_core::scheme::{Expect, Scheme, Terms};
 use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight, wire};
 use proptest::prelude::*;
@@ -38,10 +38,10 @@ fn terms(layout: &Layout, weight: u64) -> Terms<'_> {
         round: RoundId::new(1),
         weight: Weight::new(weight),
         layout,
-        plan: &[],
+        round_plan: &[],
         model: b"model",
         memory: &[],
-        bound: &[],
+        associated_data: &[],
     }
 }
 
@@ -56,9 +56,9 @@ fn beginning<'a>(decryptor: &Decryptor, frame: &'a [u8]) -> &'a [u8] {
 fn opened(decryptor: &Decryptor, frame: &[u8], form: Form, step: usize) -> Result<Vec<u8>, Error> {
     let begin = beginning(decryptor, frame);
     let head_len = wire::head_len(begin).unwrap();
-    let mut opening = OpeningFrame::start(decryptor, begin, &Expect::default(), form)?.unwrap();
+    let mut opening = Decryption::start(decryptor, begin, &Expect::default(), form)?.unwrap();
     let (mut at, mut have, mut covered) = (head_len + opening.prefix(), 0, Vec::new());
-    let end = frame.len() - OpeningFrame::END;
+    let end = frame.len() - Decryption::END;
     while opening.next_len().is_some() {
         have = (have + step).min(end - at);
         let used = opening.whole(have);
@@ -160,10 +160,10 @@ fn an_aggregate_in_parts_is_held_to_what_one_in_a_row_is() {
         aggregator.add(&sealed(scheme.as_ref(), &keys, &layout, &client, 70_000)).unwrap();
         let aggregate = aggregator.finish().unwrap();
         let mut forged = aggregate.clone();
-        let tag = forged.len() - OpeningFrame::END;
+        let tag = forged.len() - Decryption::END;
         forged[tag] ^= 1;
         let body = forged.len() - wire::CRC_LEN;
-        let forged = wire::seal(forged[..body].to_vec());
+        let forged = wire::append_checksum(forged[..body].to_vec());
         let decryptor = scheme.decryptor(&keys.clients[0], None).unwrap();
         let error = opened(&decryptor, &forged, Form::Sums, 70_000).unwrap_err();
         assert!(matches!(error, Error::Tag), "{}: {error}", scheme.name());
@@ -173,9 +173,8 @@ fn an_aggregate_in_parts_is_held_to_what_one_in_a_row_is() {
         assert!(matches!(error, Error::Opened { .. }), "{}: {error}", scheme.name());
 
         let other = scheme.decryptor(&keys.clients[1], None).unwrap();
-        let mut opening = OpeningFrame::start(&other, beginning(&other, &aggregate), &Expect::default(), Form::Means)
-            .unwrap()
-            .unwrap();
+        let mut opening =
+            Decryption::start(&other, beginning(&other, &aggregate), &Expect::default(), Form::Means).unwrap().unwrap();
         assert!(opening.push(&aggregate[..1]).is_err(), "{}: a part of a piece", scheme.name());
         let end = aggregate[tag..].try_into().unwrap();
         let refusal = opening.finish(&end).unwrap_err();

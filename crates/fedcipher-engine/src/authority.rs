@@ -1,12 +1,12 @@
-//! The authority's state: devices, epochs, who got which key. One SQLite file; every change is one transaction, so that
-//! a kill at any point leaves the state before or the state after. It has its name once it is whole.
+//! The authority's state: devices, epochs and issued keys, in one SQLite file. Every change is one transaction, so that
+//! a kill at any point leaves the state before or after it. The file gets its name once it is complete.
 
 use crate::boot_time::BootTime;
-use crate::certificates::{Party, Role, Root, Terms};
-use crate::damage::{self, unread};
+use crate::certificates::{Role, Root, Subject, Terms};
 use crate::error::{Error, Result};
 use crate::files::{self, Draft};
-use crate::refusals::Refused;
+use crate::rejection_log::Rejection;
+use crate::store_check::{self, unread};
 use fedcipher_core::committee::Committee;
 use fedcipher_core::keys::ServerKey;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
@@ -26,31 +26,31 @@ use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
 pub(crate) const FILE: &str = "authority.db";
-/// The store until it is whole. While it is there, an `init` is under way or was killed.
+/// The store before it is complete. While this file exists, an `init` is running or was killed.
 const DRAFT: &str = ".authority.db.draft";
 const SERVICE: &str = "service";
-/// What SQLite writes beside a file.
+/// Suffixes of the files that SQLite writes.
 const ENDINGS: [&str; 4] = ["", "-wal", "-shm", "-journal"];
-/// `secure_delete` overwrites what is deleted: ended epochs leave no keys in free pages. What the log (WAL) still
-/// has of them, [`Authority::forget`] removes.
+/// `secure_delete` overwrites deleted data, so that free pages hold no keys of ended epochs. [`Authority::forget`]
+/// removes what the log (WAL) still has of them.
 const PRAGMAS: &str = "PRAGMA synchronous = FULL; PRAGMA secure_delete = ON; PRAGMA foreign_keys = ON;";
-/// Longest wait for another process that writes.
+/// Longest wait for another writing process.
 const BUSY: Duration = Duration::from_secs(60);
-/// Rows of refused attempts that are kept.
+/// The number of rows of rejected attempts that are kept.
 const REFUSALS: u64 = 10_000;
-/// In `config`: a revocation still waits for its rotation.
+/// Entry in `config`: a revocation still waits for its rotation.
 const OWED: &str = "rotation_owed";
-/// In `config`: how many clients may lie. More devices than these must say that their key is closed before it is
+/// Entry in `config`: the number of clients that may lie. More devices than this must report a closed key before it is
 /// replaced.
 const CORRUPT_CLIENTS: &str = "corrupt_clients";
-/// In `config`: when closed keys were last replaced.
+/// Entry in `config`: the time of the last replacement of closed keys.
 const REPLACED: &str = "replaced";
-/// Least seconds between two replacements of closed keys.
+/// The shortest time between two replacements of closed keys, in seconds.
 const REPLACE_SECONDS: u64 = 3600;
-/// Devices that have said that their key of the current epoch is closed, as far as they are not revoked.
+/// The number of unrevoked devices that have reported their key of the current epoch as closed.
 const CLOSED_KEYS: &str = "SELECT COUNT(*) FROM closed JOIN epochs USING (epoch) JOIN parties ON name = device
     WHERE state = 'current' AND revoked = 0";
-/// In `config`: names of the committee's members, one a line.
+/// Entry in `config`: names of the committee's members, one per line.
 const MEMBERS: &str = "members";
 const SCHEMA: &str = "
 CREATE TABLE config (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -85,30 +85,30 @@ CREATE TABLE digests (
 );
 ";
 
-/// An open store. Several processes may hold one: `serve`, and the commands beside it.
+/// An open store. Several processes may hold one: `serve`, and other commands at the same time.
 pub struct Authority {
     connection: Connection,
     folder: PathBuf,
-    /// Members of the committee of each epoch's roster; 0 for a scheme whose keys the authority makes.
+    /// The number of committee members in each epoch's roster; 0 for a scheme whose keys the authority makes.
     committee: usize,
 }
 
-/// What a device is given of one epoch.
+/// The key of a device for one epoch.
 pub struct DeviceKey {
     pub epoch: Epoch,
     pub issue: Issue,
-    /// Its engine has had it before.
+    /// True if the engine has received it before.
     pub again: bool,
 }
 
 pub enum Issue {
-    /// A key that the authority has made, not yet sealed.
+    /// A key that the authority has made, not yet encrypted.
     Key(Zeroizing<Vec<u8>>),
-    /// The server's key, with the roster that the device is in: its own secrets it has itself.
+    /// The server's key with the device's roster. The device has its own secrets.
     Roster(Vec<u8>),
 }
 
-/// Epoch, key and the instance that holds it.
+/// Epoch, key and the engine instance that holds it.
 type IssuedRow = (Epoch, Zeroizing<Vec<u8>>, Option<Vec<u8>>);
 
 /// Client numbers and their keys.
@@ -121,32 +121,32 @@ pub struct Enrolled {
     pub role: String,
     pub client: Option<ClientId>,
     pub revoked: bool,
-    /// Of a host: the devices that its certificate names, as text.
+    /// The devices in a host's certificate, as text.
     pub devices: Option<String>,
 }
 
-/// What `status` says.
+/// The content of `status`.
 #[derive(Debug)]
 pub struct Status {
     pub parties: Vec<Enrolled>,
     pub epochs: Vec<(Epoch, String, String, usize)>,
     pub audit: Vec<(String, String, String, Option<Epoch>)>,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<Rejection>,
 }
 
-/// In `digests`, whose the server's key is.
+/// The name of the server's key in `digests`.
 pub(crate) const SERVER: &str = "";
 
-/// What `rotate` and `settle` leave on disk.
+/// The remains on disk after `rotate` and `finish_epoch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forgotten {
-    /// Nothing of any ended epoch.
+    /// No keys of ended epochs remain.
     All,
-    /// Another process is reading the store: what its log has of ended keys waits for it.
+    /// Another process is reading the store, so the log still has ended keys.
     LogInUse,
 }
 
-/// Now, in UTC, to the minute.
+/// The current time in UTC, to the minute.
 pub fn minute() -> Result<String> {
     let now = OffsetDateTime::now_utc();
     now.replace_second(0)
@@ -160,7 +160,7 @@ fn now() -> Result<String> {
     OffsetDateTime::now_utc().format(&Rfc3339).map_err(|e| Error::Store(e.to_string()))
 }
 
-/// How many clients may lie: what the scheme's parameters say, which `given` must agree with.
+/// The number of clients that may lie, from the scheme's parameters. If `given`, it must agree with them.
 fn may_lie(of_scheme: Option<u64>, given: Option<u64>) -> Result<u64> {
     match (of_scheme, given) {
         (Some(said), Some(given)) if said != given => Err(Error::Configuration(format!(
@@ -172,8 +172,8 @@ fn may_lie(of_scheme: Option<u64>, given: Option<u64>) -> Result<u64> {
 }
 
 impl Authority {
-    /// A new authority in `folder`, for the scheme of `spec` (JSON, as `fedcipher spec` prints it).
-    /// `corrupt_clients` is how many clients may lie; none for what the scheme's parameters say, or else 1.
+    /// Makes a new authority in `folder` for the scheme `spec` (JSON, as `fedcipher spec` prints it). `corrupt_clients`
+    /// is the number of clients that may lie; if `None`, it comes from the scheme's parameters, or is 1.
     pub fn init(folder: &Path, spec: &str, reached_as: Vec<String>, corrupt_clients: Option<u64>) -> Result<Self> {
         let scheme = registry::make(spec)?;
         let corrupt_clients = may_lie(scheme.committee().map(Committee::corrupt_clients), corrupt_clients)?;
@@ -181,7 +181,7 @@ impl Authority {
         files::make_folder(folder)?;
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700)).map_err(|e| Error::file(folder, &e))?;
         let alone = std::fs::File::open(folder).map_err(|e| Error::file(folder, &e))?;
-        // Where folders cannot be locked nobody is kept out.
+        // Without working locks on the folder, concurrent starts cannot be excluded.
         if matches!(alone.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(Error::file(folder, &"another `init` is under way here; let it end"));
         }
@@ -191,7 +191,7 @@ impl Authority {
         }
         drop_unfinished(folder)?;
         let draft = folder.join(DRAFT);
-        // Made by us, for us alone: SQLite would follow the umask.
+        // Made here with mode 600: SQLite would follow the umask.
         let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft);
         made.map_err(|e| Error::file(&draft, &format!("{e}; name a folder that this user may write to")))?;
         let filled = Self::fill(folder, &draft, spec, reached_as, corrupt_clients);
@@ -204,12 +204,12 @@ impl Authority {
         Ok(this)
     }
 
-    /// Makes the store as `draft`, and the service's credentials. The last step gives the store its name.
+    /// Makes the store as `draft`, and the service's credentials. The last step renames the draft to the store's name.
     fn fill(folder: &Path, draft: &Path, spec: &str, reached_as: Vec<String>, corrupt_clients: u64) -> Result<()> {
         let mut connection = Connection::open(draft)?;
         connection.execute_batch(PRAGMAS)?;
         let root = Root::generate()?;
-        let service = Party::new(Role::Authority, "authority");
+        let service = Subject::new(Role::Authority, "authority");
         let (certificate, key) = root.issue(&service, &Terms::days(3650, reached_as))?;
         let tx = connection.transaction()?;
         tx.execute_batch(SCHEMA)?;
@@ -241,24 +241,24 @@ impl Authority {
             _ => Error::file(&path, &e),
         })?;
         if !about.is_file() {
-            return Err(Error::file(&path, &"it is no file; name the folder of an authority (--state)"));
+            return Err(Error::file(&path, &"it is not a file; name the folder of an authority (--state)"));
         }
         let mode = about.permissions().mode();
         if mode & 0o077 != 0 {
             return Err(Error::file(&path, &format!("mode {mode:o} lets others read all keys; chmod 600 it")));
         }
         let mut this = Self::connect(folder).map_err(|e| unread(folder, &e))?;
-        damage::check_structure(&this.connection, folder)?;
+        store_check::check_structure(&this.connection, folder)?;
         let tables: u64 = this.connection.query_row("SELECT COUNT(*) FROM sqlite_master", [], |r| r.get(0))?;
         if tables == 0 {
-            // An earlier version gave it its name first.
-            let cure =
+            // An earlier version renamed the store first.
+            let fix =
                 format!("it is empty: `init` was interrupted. Delete it and the folder {SERVICE}, and init again");
-            return Err(Error::file(&path, &cure));
+            return Err(Error::file(&path, &fix));
         }
         this.committee = registry::make(&this.spec()?)?.members();
-        damage::check_content(&this.connection, folder)?;
-        // A process that was killed between a rotation and this left its log.
+        store_check::check_content(&this.connection, folder)?;
+        // A process that was killed after a rotation may have left its log.
         this.forget(Duration::from_millis(200))?;
         Ok(this)
     }
@@ -276,8 +276,8 @@ impl Authority {
         self.folder.join(SERVICE)
     }
 
-    /// Empties the store's log, in which the keys of ended epochs would otherwise stay until it is written over;
-    /// waits at most `most` for other processes that read the store.
+    /// Empties the store's log, which would otherwise keep the keys of ended epochs until it is overwritten. Waits at
+    /// most `most` for other processes that read the store.
     pub fn forget(&self, most: Duration) -> Result<Forgotten> {
         self.connection.busy_timeout(most)?;
         let busy = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get::<_, bool>(0));
@@ -296,8 +296,8 @@ impl Authority {
         std::fs::metadata(self.folder.join(format!("{FILE}-wal"))).is_ok_and(|about| about.len() > 0)
     }
 
-    /// Counts refused attempts in the audit log; the oldest rows go when there are many.
-    pub fn refused(&mut self, rows: &[Refused]) -> Result<()> {
+    /// Adds rejected attempts to the audit log, and deletes the oldest rows beyond the limit.
+    pub fn refused(&mut self, rows: &[Rejection]) -> Result<()> {
         let tx = self.begin()?;
         for row in rows {
             tx.execute(
@@ -326,11 +326,11 @@ impl Authority {
         self.config("spec")
     }
 
-    /// Enrols `party` and writes its credentials to `out`. A request keeps the key where it was made.
+    /// Enrols `party` and writes its credentials to `out`. With a request, the private key stays where it was made.
     /// Returns a device's client id.
     pub fn enrol(
         &mut self,
-        party: &Party,
+        party: &Subject,
         terms: &Terms,
         request: Option<&str>,
         out: &Path,
@@ -358,7 +358,9 @@ impl Authority {
         for device in &party.devices {
             let known = "SELECT EXISTS (SELECT 1 FROM parties WHERE name = ?1 AND role = 'device' AND revoked = 0)";
             if !tx.query_row(known, [device], |r| r.get::<_, bool>(0))? {
-                return Err(Error::Configuration(format!("--device {device:?} is no enrolled device; enrol it first")));
+                return Err(Error::Configuration(format!(
+                    "--device {device:?} is not an enrolled device; enrol it first"
+                )));
             }
             tx.execute("INSERT INTO uses VALUES (?1, ?2)", params![party.name, device])?;
         }
@@ -375,19 +377,19 @@ impl Authority {
         Ok(client)
     }
 
-    /// How many clients may lie.
+    /// The number of clients that may lie.
     pub fn corrupt_clients(&self) -> Result<u64> {
         let text = self.config(CORRUPT_CLIENTS)?;
-        text.parse().map_err(|_| Error::Store(format!("{CORRUPT_CLIENTS} is {text:?}, which is no number")))
+        text.parse().map_err(|_| Error::Store(format!("{CORRUPT_CLIENTS} is {text:?}, which is not a number")))
     }
 
-    /// Whether an epoch is a roster of identities that the devices have made.
+    /// Whether an epoch is a roster of the devices' own identities.
     #[must_use]
     pub fn has_rosters(&self) -> bool {
         self.committee > 0
     }
 
-    /// Keeps the public halves of the identity of `device`, which stay the same as long as it is enrolled.
+    /// Records the public keys of the identity of `device`. They cannot change while it is enrolled.
     pub fn show_card(&mut self, device: &str, verify: &[u8], sealing: &[u8]) -> Result<()> {
         if !self.has_rosters() {
             return Err(Error::Protocol("this authority's scheme has no identities".into()));
@@ -414,7 +416,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Names the committee of the rosters to come.
+    /// Sets the committee of the next rosters.
     pub fn set_members(&mut self, names: &[String]) -> Result<()> {
         if names.len() != self.committee {
             return Err(Error::Configuration(format!(
@@ -438,27 +440,29 @@ impl Authority {
         Ok(())
     }
 
-    /// The next epoch, for all devices that are not revoked. The current one becomes the previous and
-    /// stays usable until a round of the new one is settled; what was previous ends.
+    /// Makes the next epoch for all devices that are not revoked. The current epoch becomes the previous one, and stays
+    /// usable
+    /// until a round of the new one is complete. The former previous epoch ends.
     ///
-    /// Where the scheme has rosters, the epoch is one of the devices whose engines have shown their card.
+    /// If the scheme has rosters, the epoch contains the devices whose engines have shown their card.
     ///
-    /// Refused, unless by `force`, while an aggregator that took the previous epoch has settled no round
-    /// of the current one: its last aggregate would be under keys that nobody has any more.
+    /// Fails, unless `force` is set, while an aggregator that took the previous epoch has completed no round of the
+    /// current one.
+    /// Its last aggregate would be under keys that no longer exist.
     pub fn rotate(&mut self, force: bool) -> Result<Epoch> {
         let keys = self.plan(force)?.make()?;
         self.begin_epoch(keys, force)
     }
 
-    /// What the next epoch's keys are to be made for. Making them takes seconds, in which nobody waits for the store.
+    /// The parameters of the next epoch's keys. Making the keys takes seconds, during which the store is not locked.
     pub fn plan(&self, force: bool) -> Result<Plan> {
         check_unused(&self.connection, force)?;
         let (epoch, devices) = next_epoch(&self.connection)?;
         Ok(Plan { spec: self.spec()?, epoch, devices })
     }
 
-    /// [`Authority::rotate`] with `keys` that have been made already. They are made again where devices or epochs have
-    /// changed since.
+    /// Like [`Authority::rotate`], with `keys` made in advance. They are made again if devices or epochs have changed
+    /// since.
     pub fn begin_epoch(&mut self, keys: NewKeys, force: bool) -> Result<Epoch> {
         let tx = self.begin()?;
         let epoch = rotate(&tx, keys, force)?;
@@ -466,8 +470,8 @@ impl Authority {
         Ok(epoch)
     }
 
-    /// Notes that the engine `instance` of `device` opens nothing more under its keys of the epochs `closed`, since a
-    /// forgery was tried under them. Only the current epoch counts, and only where that engine holds the key.
+    /// Records that the engine `instance` of `device` has closed its keys of the epochs `closed` after an attempted
+    /// forgery. Only the current epoch counts, and only if that engine holds the key.
     pub fn report_closed(&mut self, device: &str, instance: &[u8], closed: &[Epoch]) -> Result<()> {
         let tx = self.begin()?;
         let current: Option<Epoch> = tx
@@ -487,10 +491,11 @@ impl Authority {
         Ok(())
     }
 
-    /// Makes the next epoch where more devices than may lie have said that their key of the current one is closed, at
-    /// most once an hour. None where that is not so, or the epoch that would end is still in use.
+    /// Makes the next epoch if more devices than may lie have reported their current key as closed, at most once an
+    /// hour.
+    /// Returns `None` if they have not, or if the epoch that would end is still in use.
     ///
-    /// The hour is counted by a clock that cannot be set, and begins anew when the machine has booted meanwhile.
+    /// The hour is measured by a clock that cannot be set, and starts again after a reboot.
     pub fn replace_closed(&mut self, now: &BootTime) -> Result<Option<Epoch>> {
         match self.plan_replacement(now)? {
             Some(plan) => self.replace_by(plan.make()?, now),
@@ -498,10 +503,10 @@ impl Authority {
         }
     }
 
-    /// What the keys are to be made for that [`Authority::replace_closed`] needs; none where it does nothing.
+    /// The parameters of the keys for [`Authority::replace_closed`]; `None` if it would do nothing.
     pub fn plan_replacement(&mut self, now: &BootTime) -> Result<Option<Plan>> {
         let most = self.corrupt_clients()?;
-        // Without a lock on the store, which `serve` asks every second.
+        // Without a lock on the store, because `serve` asks every second.
         match due(&self.connection, most, now)? {
             Due::Later => Ok(None),
             Due::AfterAnHour => {
@@ -517,7 +522,7 @@ impl Authority {
         }
     }
 
-    /// [`Authority::replace_closed`] with `keys` that have been made already.
+    /// Like [`Authority::replace_closed`], with `keys` made in advance.
     pub fn replace_by(&mut self, keys: NewKeys, now: &BootTime) -> Result<Option<Epoch>> {
         let most = self.corrupt_clients()?;
         let tx = self.begin()?;
@@ -533,9 +538,9 @@ impl Authority {
         Ok(Some(epoch))
     }
 
-    /// Ends all epochs before `epoch`, which must be the current one or has ended itself, and makes the epoch
-    /// that a revocation waits for. True if keys have ended.
-    pub fn settle(&mut self, epoch: Epoch) -> Result<bool> {
+    /// Ends all epochs before `epoch`, which must be the current one or an ended one. Also makes the epoch that a
+    /// revocation waits for. Returns true if keys have ended.
+    pub fn finish_epoch(&mut self, epoch: Epoch) -> Result<bool> {
         let tx = self.begin()?;
         let ended = end_epochs(&tx, "state = 'previous' AND epoch < ?1", [epoch.get()])? > 0;
         if ended {
@@ -546,17 +551,17 @@ impl Authority {
         if owed {
             match self.rotate(false) {
                 Ok(next) => tracing::info!(epoch = next.get(), "rotated, as a revocation asked"),
-                // Of an older round: the next one settles the epoch in use.
+                // The round was of an older epoch. The next complete round finishes the epoch in use.
                 Err(Error::EpochInUse { .. }) => {}
-                // The aggregator, which has settled its round, can mend nothing here.
+                // The aggregator has completed its round and cannot fix this error.
                 Err(error) => tracing::error!("no new epoch, which a revocation asked for: {error}"),
             }
         }
         Ok(ended)
     }
 
-    /// No further epoch for `name`, and its ciphertexts are refused from now on. With `rotation` the next epoch is owed
-    /// too: it is made by [`Authority::rotate`], or by whoever settles a round if the caller does not live to ask.
+    /// Gives no further epoch to `name`, and rejects its ciphertexts from now on. With `rotation`, the next epoch is
+    /// owed too: [`Authority::rotate`] makes it, or [`Authority::finish_epoch`] if the caller ends before.
     pub fn revoke(&mut self, name: &str, rotation: bool) -> Result<()> {
         let tx = self.begin()?;
         if tx.execute("UPDATE parties SET revoked = 1 WHERE name = ?1", [name])? == 0 {
@@ -570,8 +575,8 @@ impl Authority {
         Ok(())
     }
 
-    /// The authority's record of whom a certificate names.
-    pub fn check(&self, party: &Party) -> Result<()> {
+    /// Checks a certificate's subject against the authority's records.
+    pub fn check(&self, party: &Subject) -> Result<()> {
         let found =
             self.connection.query_row("SELECT role, revoked FROM parties WHERE name = ?1", [&party.name], |r| {
                 Ok((r.get::<_, String>(0)?, r.get::<_, bool>(1)?))
@@ -583,7 +588,7 @@ impl Authority {
         }
     }
 
-    /// The keys of `device` in all usable epochs but the `held`, bound to `instance` from now on.
+    /// The keys of `device` in all usable epochs except `held`. They are bound to `instance` from now on.
     pub fn device_keys(&mut self, device: &str, instance: &[u8], held: &[Epoch]) -> Result<Vec<DeviceKey>> {
         let tx = self.begin()?;
         let rows: Vec<IssuedRow> = {
@@ -607,7 +612,7 @@ impl Authority {
                 "UPDATE keys SET instance = ?3 WHERE epoch = ?1 AND device = ?2",
                 params![epoch.get(), device, instance],
             )?;
-            // Each of an engine's asks in vain is one of a count, not a row: see `AuthorityService`.
+            // An engine's failed requests are counted instead of logged one by one: see `AuthorityService`.
             if owner.is_none() {
                 log(&tx, device, "issue", Some(epoch))?;
             }
@@ -623,7 +628,7 @@ impl Authority {
         Ok(keys)
     }
 
-    /// (epoch, server key) of all usable epochs but the `held`; they count as taken.
+    /// (epoch, server key) of all usable epochs except `held`. They count as taken.
     pub fn server_keys(&mut self, held: &[Epoch]) -> Result<Vec<(Epoch, Vec<u8>)>> {
         self.connection.execute("UPDATE epochs SET taken = 1 WHERE state != 'ended' AND taken = 0", [])?;
         let mut query =
@@ -663,7 +668,7 @@ impl Authority {
             .optional()?;
         let Some(made) = made else { return Ok(None) };
         let made = OffsetDateTime::parse(&made, &Rfc3339).map_err(|e| Error::Store(e.to_string()))?;
-        // A clock that was set back makes the epoch young, not the process fail.
+        // A clock that was set back must not make the process fail; the epoch then counts as new.
         Ok(Some((OffsetDateTime::now_utc() - made).try_into().unwrap_or(Duration::ZERO)))
     }
 
@@ -689,18 +694,18 @@ impl Authority {
         let audit = audit.collect::<rusqlite::Result<_>>()?;
         let mut query = all("SELECT minute, party, what, count FROM refusals ORDER BY rowid")?;
         let refused = query.query_map([], |r| {
-            Ok(Refused { minute: r.get(0)?, party: r.get(1)?, what: r.get(2)?, count: r.get(3)? })
+            Ok(Rejection { minute: r.get(0)?, party: r.get(1)?, what: r.get(2)?, count: r.get(3)? })
         })?;
         let refused = refused.collect::<rusqlite::Result<_>>()?;
         Ok(Status { parties, epochs, audit, refused })
     }
 }
 
-/// When closed keys are to be replaced.
+/// The time of the next replacement of closed keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     Now,
-    /// The last time was before the machine booted, and how long ago nobody can tell: an hour begins.
+    /// The last replacement was before the machine booted, so the time since then is unknown. Another hour must pass.
     AfterAnHour,
     Later,
 }
@@ -732,18 +737,18 @@ fn client_at(row: &Row<'_>, column: usize) -> rusqlite::Result<ClientId> {
 /// Client numbers and names of devices.
 type Cohort = Vec<(ClientId, String)>;
 
-/// What the keys of an epoch are to be made for.
+/// The parameters of the keys of an epoch.
 pub struct Plan {
     spec: String,
     epoch: Epoch,
     devices: Cohort,
 }
 
-/// The keys of an epoch that is not in the store yet.
+/// The keys of an epoch that is not yet in the store.
 pub struct NewKeys {
     plan: Plan,
     scheme: Arc<dyn Scheme>,
-    /// None where the scheme has rosters.
+    /// `None` if the scheme has rosters.
     made: Option<(ServerKey, IssuedKeys)>,
 }
 
@@ -769,7 +774,7 @@ fn next_epoch(store: &Connection) -> Result<(Epoch, Cohort)> {
     Ok((store.query_row("SELECT COALESCE(MAX(epoch), 0) + 1 FROM epochs", [], |r| epoch_at(r, 0))?, devices))
 }
 
-/// Refuses, unless by `force`, to end an epoch that a federation still needs.
+/// Fails, unless `force` is set, if a federation still needs the epoch that would end.
 fn check_unused(store: &Connection, force: bool) -> Result<()> {
     let query = "SELECT epoch FROM epochs WHERE state = 'previous' AND taken = 1";
     let in_use = store.query_row(query, [], |r| epoch_at(r, 0)).optional()?;
@@ -784,7 +789,7 @@ fn note_replacement(tx: &Transaction<'_>, now: &BootTime) -> Result<()> {
     Ok(())
 }
 
-/// See [`Authority::rotate`].
+/// Does the work of [`Authority::rotate`].
 fn rotate(tx: &Transaction<'_>, keys: NewKeys, force: bool) -> Result<Epoch> {
     check_unused(tx, force)?;
     let (epoch, devices) = next_epoch(tx)?;
@@ -812,8 +817,8 @@ fn rotate(tx: &Transaction<'_>, keys: NewKeys, force: bool) -> Result<Epoch> {
     Ok(epoch)
 }
 
-/// The roster of the `devices` that have shown their cards, and for each an empty key: what binds the epoch to one
-/// engine, since what an identity has answered or encrypted is known to that engine's state folder only.
+/// The roster of the `devices` that have shown their cards, and an empty key for each. The empty key binds the epoch to
+/// one engine, because only that engine's state folder has the history of an identity.
 fn roster_of(
     tx: &Transaction<'_>,
     scheme: &dyn Scheme,
@@ -870,7 +875,7 @@ fn log(tx: &Transaction<'_>, party: &str, action: &str, epoch: Option<Epoch>) ->
     Ok(())
 }
 
-/// Ends the epochs that `condition` names, and with them their keys.
+/// Ends the epochs that match `condition`, and deletes their keys.
 fn end_epochs(tx: &Transaction<'_>, condition: &str, bound: impl rusqlite::Params + Clone) -> Result<usize> {
     let which = format!("SELECT epoch FROM epochs WHERE {condition}");
     tx.execute(&format!("UPDATE keys SET key = NULL WHERE epoch IN ({which})"), bound.clone())?;
@@ -880,8 +885,7 @@ fn end_epochs(tx: &Transaction<'_>, condition: &str, bound: impl rusqlite::Param
     Ok(tx.execute(&format!("UPDATE epochs SET state = 'ended', server_key = NULL WHERE {condition}"), bound)?)
 }
 
-/// A party's folder; existing files are not replaced, secrets are for their owner only.
-/// Why a folder has no store.
+/// The reason why a folder has no store.
 fn absent(folder: &Path) -> &'static str {
     if folder.join(DRAFT).exists() {
         "it is not there yet: `init` is under way, or it was interrupted and is to be run again"
@@ -892,18 +896,18 @@ fn absent(folder: &Path) -> &'static str {
     }
 }
 
-/// A service is made with its store, which issues no certificates for another's.
+/// A service is made together with its store, which cannot issue certificates for another authority.
 const LOST: &str = "it is missing, and the authority's service is here: put back the last backup of the folder, or make \
      a new authority in another folder";
 
-/// Removes what an `init` that was killed has left.
+/// Removes the files of an `init` that was killed.
 fn drop_unfinished(folder: &Path) -> Result<()> {
     use crate::tls::{AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE};
     let (draft, service) = (folder.join(DRAFT), folder.join(SERVICE));
     if !draft.exists() {
         return if service.exists() { Err(Error::file(&folder.join(FILE), &LOST)) } else { Ok(()) };
     }
-    // The draft goes last: it says that the rest is of no authority.
+    // The draft is removed last: it shows that the other files belong to no authority.
     let ours = [AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE];
     for entry in std::fs::read_dir(&service).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -915,15 +919,15 @@ fn drop_unfinished(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Half an authority is none, and would be in the way of the next try.
+/// Removes an incomplete store, which would block the next attempt.
 fn remove_store(draft: &Path) {
     for ending in ENDINGS.iter().rev() {
         let _ = std::fs::remove_file(format!("{}{ending}", draft.display()));
     }
 }
 
-/// Has the store keep a log (WAL), in which commands read while `serve` writes. A file system without maps that
-/// processes share has none: there it keeps a rollback journal, and they wait for each other.
+/// Uses a log (WAL), so that commands can read while `serve` writes. On a file system without shared maps it uses a
+/// rollback journal, and the processes wait for each other.
 fn keep_log(draft: &Path) -> Result<()> {
     let log = Connection::open(draft)?;
     let kept = log
@@ -931,12 +935,12 @@ fn keep_log(draft: &Path) -> Result<()> {
         .and_then(|()| log.query_row("SELECT COUNT(*) FROM config", [], |_| Ok(())));
     drop(log);
     match kept {
-        Err(e) if damage::lacks_shared_map(&e) => {
+        Err(e) if store_check::lacks_shared_map(&e) => {
             let alone = Connection::open(draft)?;
-            // A process that is alone needs no shared map to leave the log.
+            // A process that has the store to itself can leave the log without a shared map.
             alone.execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE;")?;
             drop(alone);
-            // What the failed try has left; the log is left already.
+            // Removes a file that the failed attempt has left. The log is not used any more.
             let _ = std::fs::remove_file(format!("{}-shm", draft.display()));
             tracing::warn!("the store's file system has no shared maps: commands and `serve` wait for each other");
             Ok(())

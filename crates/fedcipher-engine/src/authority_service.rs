@@ -1,12 +1,12 @@
-//! The gRPC service of the authority: the certificate says who calls, the store says what they may have.
+//! The gRPC service of the authority. The certificate names the caller, and the store decides what the caller may get.
 
 use crate::authority::{self, Authority, DeviceKey, Forgotten, Issue};
 use crate::boot_time::BootTime;
-use crate::certificates::{Party, Role};
+use crate::certificates::{Role, Subject};
 use crate::error::{Error, Result};
 use crate::listen::{self, caller};
 use crate::proto::{self, authority_server};
-use crate::refusals::Refusals;
+use crate::rejection_log::RejectionLog;
 use crate::sealed_keys;
 use fedcipher_core::{ClientId, Epoch};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,21 +16,21 @@ use tonic::{Request, Response, Status};
 
 const INSTANCE_LEN: usize = 16;
 
-/// Longest wait of a call, or of the service's own upkeep, for other processes that read the store.
+/// Longest time that a call, or the service's own upkeep, waits for other processes that read the store.
 const FORGET: Duration = Duration::from_millis(200);
-/// Between two looks at what is owed to the store.
+/// Interval of the upkeep of the store.
 const UPKEEP: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 pub struct AuthorityService {
     store: Arc<Mutex<Authority>>,
-    refusals: Refusals,
+    refusals: RejectionLog,
 }
 
 impl AuthorityService {
     #[must_use]
     pub fn new(store: Authority) -> Self {
-        AuthorityService { store: Arc::new(Mutex::new(store)), refusals: Refusals::default() }
+        AuthorityService { store: Arc::new(Mutex::new(store)), refusals: RejectionLog::default() }
     }
 
     /// Runs `work` on the store.
@@ -38,25 +38,25 @@ impl AuthorityService {
         block_in_place(|| work(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Notes a refused attempt; the first of its kind is in the log before the answer goes out.
+    /// Records a rejected attempt. The first of its kind is in the log before the answer is sent.
     fn refuse(&self, party: &impl ToString, what: &str, error: Error) -> Error {
         self.note(party, &format!("refuse {what}"));
         error
     }
 
-    /// Counts what may come without end; the first of its kind is in the log at once.
+    /// Counts an event that may occur without limit. The first of its kind is logged at once.
     fn note(&self, party: &impl ToString, what: &str) {
         if self.counted(party, what) {
             self.write_refusals();
         }
     }
 
-    /// Notes a connection that was turned away, without touching the store.
-    pub fn turned(&self, party: &impl ToString, what: &str) {
+    /// Records a rejected connection, without touching the store.
+    pub fn rejected_connection(&self, party: &impl ToString, what: &str) {
         self.counted(party, &format!("refuse {what}"));
     }
 
-    /// True if it is the first of its kind in this minute.
+    /// True if the event is the first of its kind in this minute.
     fn counted(&self, party: &impl ToString, what: &str) -> bool {
         authority::minute().is_ok_and(|minute| self.refusals.note(&minute, party.to_string(), what))
     }
@@ -70,7 +70,7 @@ impl AuthorityService {
         }
     }
 
-    /// The next epoch. Its keys are made while others are served.
+    /// Makes the next epoch. Its keys are made while other calls are served.
     pub fn rotate(&self) -> Result<Epoch> {
         let plan = self.with(|store| store.plan(false))?;
         let keys = block_in_place(|| plan.make())?;
@@ -84,7 +84,7 @@ impl AuthorityService {
         self.with(|store| store.replace_by(keys, &now))
     }
 
-    /// Replaces closed keys where that is due.
+    /// Replaces closed keys when a replacement is due.
     pub async fn replacements(self) {
         let mut tick = tokio::time::interval(UPKEEP);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -100,7 +100,7 @@ impl AuthorityService {
         }
     }
 
-    /// Writes refusals down, and empties the store's log after what this or another process has changed.
+    /// Writes rejections to the store, and empties the store's log after changes by this or another process.
     pub async fn upkeep(self) {
         let mut tick = tokio::time::interval(UPKEEP);
         let mut in_use = 0u32;
@@ -124,7 +124,7 @@ impl AuthorityService {
     }
 
     /// The caller, who must be enrolled.
-    pub fn known<T>(&self, request: &Request<T>) -> Result<Party> {
+    pub fn known<T>(&self, request: &Request<T>) -> Result<Subject> {
         let party = caller(request).map_err(|error| match listen::origin(request) {
             Some(origin) => self.refuse(&origin, "a certificate of no party", error),
             None => error,
@@ -138,7 +138,7 @@ impl AuthorityService {
     }
 
     /// The caller, who must be enrolled in `role`; `known` has asked the store when the call began.
-    fn enrolled<T>(&self, request: &Request<T>, role: Role) -> Result<Party> {
+    fn enrolled<T>(&self, request: &Request<T>, role: Role) -> Result<Subject> {
         let party = caller(request)?;
         if party.role != role {
             let error = Error::Access(format!("{party} called what is for a {}", role.name()));
@@ -163,7 +163,7 @@ impl authority_server::Authority for AuthorityService {
         if request.instance.len() != INSTANCE_LEN {
             return Err(Error::Protocol(format!("an instance is {INSTANCE_LEN} bytes")).into());
         }
-        // Before a key is bound to an engine that could not open it.
+        // Checked before a key is bound to the engine: with an invalid public key the engine could not open it.
         sealed_keys::check(&request.hpke_public)?;
         if !request.closed.is_empty() {
             let closed = Epoch::list(request.closed.iter().copied());
@@ -176,14 +176,14 @@ impl authority_server::Authority for AuthorityService {
             store.device_keys(&party.name, &request.instance, &Epoch::list(request.held.iter().copied()))
         };
         let (issued, show_card, spec, usable, revoked_hosts) = self.with(|store| {
-            // Nothing is issued, and so bound to an engine, before it has shown whose it is.
+            // A device must show its card before keys are issued and so bound to its engine.
             let show_card = store.has_rosters() && request.card.is_none();
             let issued = if show_card { Ok(Vec::new()) } else { issue(store) };
             Ok((issued, show_card, store.spec()?, store.usable()?, store.revoked_hosts()?))
         })?;
         let (keys, refused) = match issued {
             Ok(keys) => (keys, None),
-            // What has ended and who is revoked its engine must learn all the same.
+            // The engine must learn of ended epochs and revoked hosts in any case.
             Err(error @ (Error::IdentityInUse { .. } | Error::OtherIdentity { .. })) => {
                 let what = match &error {
                     Error::IdentityInUse { epoch, .. } => format!("second engine epoch {epoch}"),
@@ -200,7 +200,7 @@ impl authority_server::Authority for AuthorityService {
                     proto::IssuedKey { epoch: epoch.get(), roster: key.into(), ..proto::IssuedKey::default() }
                 }
                 Issue::Key(key) => {
-                    let (encapped, sealed) = sealed_keys::seal(&request.hpke_public, &party.name, epoch, &key)?;
+                    let (encapped, sealed) = sealed_keys::seal_key(&request.hpke_public, &party.name, epoch, &key)?;
                     let (encapped, sealed) = (encapped.into(), sealed.into());
                     proto::IssuedKey { epoch: epoch.get(), encapped, sealed, ..proto::IssuedKey::default() }
                 }
@@ -212,7 +212,7 @@ impl authority_server::Authority for AuthorityService {
         }
         let usable = usable.into_iter().map(Epoch::get).collect();
         let issued = keys.into_iter().map(seal).collect::<Result<Vec<_>>>()?;
-        // Every engine asks every few seconds.
+        // Not logged if empty: every engine asks every few seconds.
         if !issued.is_empty() {
             tracing::info!(device = party.name, epochs = ?issued.iter().map(|k| k.epoch).collect::<Vec<_>>(), "issued");
         }
@@ -247,7 +247,7 @@ impl authority_server::Authority for AuthorityService {
         self.enrolled(&request, Role::Server)?;
         let epoch = Epoch::new(request.into_inner().epoch);
         self.with(|store| {
-            if store.settle(epoch)? && store.forget(FORGET)? == Forgotten::LogInUse {
+            if store.finish_epoch(epoch)? && store.forget(FORGET)? == Forgotten::LogInUse {
                 tracing::info!("another process reads the store: ended keys leave its log when it is done");
             }
             Ok(())

@@ -1,5 +1,5 @@
-//! Seconds since the machine has booted: a clock that nobody sets, so that an hour by it is an hour. It goes on while
-//! the machine is suspended, and begins anew with each boot, which has a name of its own.
+//! Seconds since the machine booted. This clock cannot be set, so its hours are real hours. It runs while the machine
+//! is suspended, and restarts with each boot. Each boot has its own name.
 
 use crate::error::{Error, Result};
 use rustix::time::{ClockId, clock_gettime};
@@ -21,7 +21,7 @@ impl BootTime {
         Ok(BootTime { boot, seconds: u64::try_from(clock_gettime(ClockId::Boottime).tv_sec).unwrap_or_default() })
     }
 
-    /// Seconds from `earlier` to here; none where that was in another boot.
+    /// Seconds since `earlier`; `None` if that was in another boot.
     #[must_use]
     pub fn since(&self, earlier: &BootTime) -> Option<u64> {
         (self.boot == earlier.boot).then(|| self.seconds.saturating_sub(earlier.seconds))
@@ -39,7 +39,7 @@ impl std::str::FromStr for BootTime {
 
     fn from_str(text: &str) -> Result<Self> {
         let parts = text.split_once(' ').and_then(|(seconds, boot)| Some((seconds.parse().ok()?, boot)));
-        let (seconds, boot) = parts.ok_or_else(|| Error::Store(format!("{text:?} is no moment of a boot")))?;
+        let (seconds, boot) = parts.ok_or_else(|| Error::Store(format!("{text:?} is not a time since a boot")))?;
         Ok(BootTime { boot: boot.to_owned(), seconds })
     }
 }

@@ -1,4 +1,5 @@
-//! Who a certificate names, and making them: one authority, short names, roles in a URI.
+//! Certificates: the parties that they name, and their creation. There is one authority, names are short, and the role
+//! is in a URI.
 
 use crate::text::quoted;
 use crate::{Error, Result};
@@ -12,26 +13,26 @@ use time::{Duration, OffsetDateTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 const SCHEME: &str = "urn:fedcipher:";
-/// In a host's certificate, in the place of a role: a device that it may use.
+/// The URI type of a device that a host may use. It stands where other certificates have a role.
 const USES: &str = "uses";
-/// Most devices of one host: TLS takes certificates of at most 64 KiB.
+/// The largest number of devices of one host: TLS limits certificates to 64 KiB.
 pub const MAX_DEVICES: usize = 256;
-/// A clock may be behind the authority's by this much.
+/// The time by which a party's clock may lag behind the authority's.
 const BACKDATE: Duration = Duration::hours(1);
 const CA_DAYS: i64 = 3650;
-/// A certificate's longest life.
-const MOST_DAYS: i64 = 36_500;
-/// Years in which a certificate may begin: the format has no others at hand that every reader takes.
+/// The longest validity of a certificate.
+const MAX_DAYS: i64 = 36_500;
+/// The years in which a certificate may begin: all readers accept these.
 const YEARS: std::ops::RangeInclusive<i32> = 1970..=9000;
 
-/// What a party may do.
+/// The role of a party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Role {
     /// An engine: receives its own key of each epoch.
     Device,
     /// A training host: may use the devices that its certificate names, on engines that list it.
     Host,
-    /// The aggregator: receives public keys, settles epochs.
+    /// The aggregator: receives public keys, finishes epochs.
     Server,
     /// The authority's own service.
     Authority,
@@ -48,7 +49,7 @@ impl Role {
         }
     }
 
-    /// Whether anybody connects to it.
+    /// Whether other parties connect to this one.
     #[must_use]
     pub fn is_reached(self) -> bool {
         matches!(self, Role::Device | Role::Authority)
@@ -62,23 +63,23 @@ impl Role {
     }
 }
 
-/// A certificate's holder.
+/// The holder of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Party {
+pub struct Subject {
     pub role: Role,
     pub name: String,
-    /// Of a host: the devices that it may use.
+    /// The devices that a host may use.
     pub devices: BTreeSet<String>,
 }
 
-impl Party {
+impl Subject {
     /// A party that uses no devices.
     #[must_use]
     pub fn new(role: Role, name: &str) -> Self {
-        Party { role, name: name.to_owned(), devices: BTreeSet::new() }
+        Subject { role, name: name.to_owned(), devices: BTreeSet::new() }
     }
 
-    /// A host names the devices that it may use, nobody else names any.
+    /// Fails if a host names no devices or too many, or if another party names any.
     fn check(&self) -> Result<()> {
         check_name(&self.name)?;
         self.devices.iter().try_for_each(|device| check_name(device))?;
@@ -97,7 +98,7 @@ impl Party {
     }
 }
 
-impl std::fmt::Display for Party {
+impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.role.name(), self.name)
     }
@@ -109,11 +110,13 @@ pub fn check_name(name: &str) -> Result<()> {
     if (1..=64).contains(&name.len()) && name.bytes().all(fine) && !name.starts_with(['.', '-']) {
         return Ok(());
     }
-    Err(Error::Configuration(format!("{name:?} is no name: 1 to 64 letters, digits, dots, dashes, underscores")))
+    Err(Error::Configuration(format!(
+        "{name:?} is not a valid name: use 1 to 64 letters, digits, dots, dashes, underscores"
+    )))
 }
 
-/// Who a verified certificate names.
-pub fn party(der: &[u8]) -> Result<Party> {
+/// The holder of a verified certificate.
+pub fn subject(der: &[u8]) -> Result<Subject> {
     let bad = |reason: &str| Error::Access(format!("the certificate {reason}; use one made by fedcipher-authority"));
     let (_, certificate) = X509Certificate::from_der(der).map_err(|e| bad(&format!("cannot be read ({e})")))?;
     let names = certificate.subject_alternative_name().map_err(|e| bad(&e.to_string()))?;
@@ -131,16 +134,16 @@ pub fn party(der: &[u8]) -> Result<Party> {
         }
     }
     let (role, name) = found.ok_or_else(|| bad("names no fedcipher party"))?;
-    let party = Party { role, name: name.to_owned(), devices };
-    party.check().map_err(|error| bad(&format!("names what no party is ({error})")))?;
-    Ok(party)
+    let subject = Subject { role, name: name.to_owned(), devices };
+    subject.check().map_err(|error| bad(&format!("names what no subject is ({error})")))?;
+    Ok(subject)
 }
 
-/// Who a PEM certificate names.
-pub fn party_of_pem(pem: &[u8]) -> Result<Party> {
-    let (_, pem) =
-        x509_parser::pem::parse_x509_pem(pem).map_err(|e| Error::Access(format!("the certificate is no PEM ({e})")))?;
-    party(&pem.contents)
+/// The holder of a PEM certificate.
+pub fn subject_of_pem(pem: &[u8]) -> Result<Subject> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem)
+        .map_err(|e| Error::Access(format!("the certificate is not PEM ({e})")))?;
+    subject(&pem.contents)
 }
 
 fn failed(error: rcgen::Error) -> Error {
@@ -153,12 +156,12 @@ pub struct Root {
     pub key: String,
 }
 
-/// How long a certificate holds, and under which names its service is reached.
+/// The validity of a certificate, and the names under which its service is reached.
 #[derive(Debug, Clone)]
 pub struct Terms {
     pub from: OffsetDateTime,
     pub days: i64,
-    /// DNS names and addresses.
+    /// The DNS names and addresses of the service.
     pub reached_as: Vec<String>,
 }
 
@@ -169,13 +172,13 @@ impl Terms {
     }
 }
 
-/// What a certificate for `names` does not serve, in words; none where it names more than its own machine.
+/// A note about the peers that a certificate for `names` does not serve; `None` if it names more than its own machine.
 #[must_use]
 pub fn only_local(names: &[String]) -> Option<String> {
     let local = |name: &String| name == "localhost" || name.parse::<IpAddr>().is_ok_and(|a| a.is_loopback());
     names.iter().all(local).then(|| {
         format!(
-            "its certificate names {} only: whoever connects from another machine refuses it; give --name HOST for \
+            "its certificate names {} only: clients on other machines will reject it; give --name HOST for \
              each name or address under which it is reached",
             names.join(", ")
         )
@@ -194,21 +197,21 @@ impl Root {
     }
 
     /// A certificate and a new key for it, PEM.
-    pub fn issue(&self, party: &Party, terms: &Terms) -> Result<(String, String)> {
+    pub fn issue(&self, subject: &Subject, terms: &Terms) -> Result<(String, String)> {
         let key = KeyPair::generate().map_err(failed)?;
-        let certificate = leaf(party, terms)?.signed_by(&key, &self.issuer()?).map_err(failed)?;
+        let certificate = leaf(subject, terms)?.signed_by(&key, &self.issuer()?).map_err(failed)?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
-    /// A certificate for the key of a request; all else the request says is ignored.
-    pub fn sign(&self, request: &str, party: &Party, terms: &Terms) -> Result<String> {
+    /// A certificate for the key of a request. Everything else in the request is ignored.
+    pub fn sign(&self, request: &str, subject: &Subject, terms: &Terms) -> Result<String> {
         let request = CertificateSigningRequestParams::from_pem(request).map_err(failed)?;
-        let certificate = leaf(party, terms)?.signed_by(&request.public_key, &self.issuer()?).map_err(failed)?;
+        let certificate = leaf(subject, terms)?.signed_by(&request.public_key, &self.issuer()?).map_err(failed)?;
         Ok(certificate.pem())
     }
 }
 
-/// A new key and a request for a certificate over it, PEM: the key never leaves the device.
+/// A new key and a certificate request for it, PEM. The key never leaves the device.
 pub fn request(name: &str) -> Result<(String, String)> {
     check_name(name)?;
     let key = KeyPair::generate().map_err(failed)?;
@@ -228,10 +231,10 @@ fn root_params() -> Result<CertificateParams> {
     Ok(params)
 }
 
-/// What a certificate may say, checked before there is one: dates out of range end in a panic elsewhere.
+/// Checks the terms of a certificate. Dates out of range would cause a panic elsewhere.
 fn check_terms(terms: &Terms) -> Result<()> {
-    if !(1..=MOST_DAYS).contains(&terms.days) {
-        return Err(Error::Configuration(format!("--days {}: give 1 to {MOST_DAYS}", terms.days)));
+    if !(1..=MAX_DAYS).contains(&terms.days) {
+        return Err(Error::Configuration(format!("--days {}: give 1 to {MAX_DAYS}", terms.days)));
     }
     if !YEARS.contains(&terms.from.year()) {
         let (first, last) = (YEARS.start(), YEARS.end());
@@ -240,19 +243,20 @@ fn check_terms(terms: &Terms) -> Result<()> {
     check_reached_as(&terms.reached_as)
 }
 
-/// Names that somebody can connect to.
+/// Checks names that other parties can connect to.
 fn check_reached_as(names: &[String]) -> Result<()> {
     let known = |name: &&String| name.parse::<IpAddr>().is_ok() || is_host(name);
     match names.iter().find(|name| !known(name)) {
         Some(name) => Err(Error::Configuration(format!(
-            "--name {} is no DNS name and no address; give the name of one machine, in full",
+            "--name {} is neither a DNS name nor an address; give the name of one machine, in full",
             quoted(name)
         ))),
         None => Ok(()),
     }
 }
 
-/// Whether it is a DNS name (RFC 1123, with underscores) of one machine: a certificate for `*.x` passes for all of x.
+/// Whether `name` is a DNS name (RFC 1123, with underscores) of one machine. A certificate for `*.x` would be valid for
+/// all of x.
 fn is_host(name: &str) -> bool {
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
     let label = |label: &str| {
@@ -265,20 +269,20 @@ fn uri(what: &str, name: &str) -> Result<SanType> {
     Ok(SanType::URI(format!("{SCHEME}{what}:{name}").try_into().map_err(failed)?))
 }
 
-fn leaf(party: &Party, terms: &Terms) -> Result<CertificateParams> {
-    party.check()?;
+fn leaf(subject: &Subject, terms: &Terms) -> Result<CertificateParams> {
+    subject.check()?;
     check_terms(terms)?;
-    // Whom nobody connects to can pass for nobody who is connected to, under whatever name.
-    let names = if party.role.is_reached() { terms.reached_as.clone() } else { Vec::new() };
+    // A party that accepts no connections gets no names, so its certificate cannot impersonate a service.
+    let names = if subject.role.is_reached() { terms.reached_as.clone() } else { Vec::new() };
     let mut params = CertificateParams::new(names).map_err(failed)?;
-    params.subject_alt_names.push(uri(party.role.name(), &party.name)?);
-    for device in &party.devices {
+    params.subject_alt_names.push(uri(subject.role.name(), &subject.name)?);
+    for device in &subject.devices {
         params.subject_alt_names.push(uri(USES, device)?);
     }
-    params.distinguished_name.push(DnType::CommonName, party.name.as_str());
+    params.distinguished_name.push(DnType::CommonName, subject.name.as_str());
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if party.role.is_reached() {
+    if subject.role.is_reached() {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     params.not_before = terms.from;
@@ -295,15 +299,15 @@ mod tests {
     #[test]
     fn a_certificate_names_its_party_whatever_the_request_says() {
         let root = Root::generate().unwrap();
-        let nic = Party::new(Role::Device, "nic-1");
+        let nic = Subject::new(Role::Device, "nic-1");
         let terms = Terms::days(1, vec!["localhost".into(), "127.0.0.1".into()]);
         let (certificate, _) = root.issue(&nic, &terms).unwrap();
-        assert_eq!(party_of_pem(certificate.as_bytes()).unwrap(), nic);
+        assert_eq!(subject_of_pem(certificate.as_bytes()).unwrap(), nic);
         let (csr, _) = request("nic-99").unwrap();
-        assert_eq!(party_of_pem(root.sign(&csr, &nic, &terms).unwrap().as_bytes()).unwrap(), nic);
+        assert_eq!(subject_of_pem(root.sign(&csr, &nic, &terms).unwrap().as_bytes()).unwrap(), nic);
         assert!(root.sign("nonsense", &nic, &terms).is_err());
-        assert!(party_of_pem(root.certificate.as_bytes()).is_err());
-        assert!(party_of_pem(b"nonsense").is_err());
+        assert!(subject_of_pem(root.certificate.as_bytes()).is_err());
+        assert!(subject_of_pem(b"nonsense").is_err());
         for name in ["", "a b", "../x", "-x", "a:b"] {
             assert!(check_name(name).is_err(), "{name}");
         }
@@ -326,11 +330,12 @@ mod tests {
     fn attack_24_a_certificate_names_the_devices_of_a_host_and_of_nobody_else() {
         let root = Root::generate().unwrap();
         let terms = Terms::days(1, vec!["localhost".into()]);
-        let read =
-            |party: &Party| root.issue(party, &terms).and_then(|(certificate, _)| party_of_pem(certificate.as_bytes()));
-        let of = |role, devices: &[&str]| Party {
+        let read = |subject: &Subject| {
+            root.issue(subject, &terms).and_then(|(certificate, _)| subject_of_pem(certificate.as_bytes()))
+        };
+        let of = |role, devices: &[&str]| Subject {
             devices: devices.iter().map(|device| (*device).to_owned()).collect(),
-            ..Party::new(role, "one")
+            ..Subject::new(role, "one")
         };
         for devices in [&["nic-1"][..], &["nic-1", "nic-2", "uses"]] {
             let host = of(Role::Host, devices);
@@ -341,23 +346,23 @@ mod tests {
         read(&of(Role::Host, &many[1..])).unwrap();
         let without =
             [of(Role::Host, &[]), of(Role::Host, &many), of(Role::Device, &["nic-1"]), of(Role::Server, &["a"])];
-        for party in without.iter().chain(["", "a:b", "a b", "../a", "ü", "a\n"].map(|d| of(Role::Host, &[d])).iter())
+        for subject in without.iter().chain(["", "a:b", "a b", "../a", "ü", "a\n"].map(|d| of(Role::Host, &[d])).iter())
         {
-            assert!(read(party).is_err(), "{party:?}");
+            assert!(read(subject).is_err(), "{subject:?}");
         }
     }
 
-    /// A certificate of the authority's key that says what `leaf` would not.
+    /// A certificate signed by the authority's key with content that `leaf` would not write.
     #[test]
     fn attack_24_a_certificate_that_names_a_host_without_devices_or_two_parties_is_refused() {
         let root = Root::generate().unwrap();
         let terms = Terms::days(1, vec![]);
         let signed = |uris: &[&str]| {
-            let mut params = leaf(&Party::new(Role::Server, "one"), &terms).unwrap();
+            let mut params = leaf(&Subject::new(Role::Server, "one"), &terms).unwrap();
             let name = |uri: &&str| SanType::URI(format!("{SCHEME}{uri}").try_into().unwrap());
             params.subject_alt_names = uris.iter().map(name).collect();
             let key = KeyPair::generate().unwrap();
-            party_of_pem(params.signed_by(&key, &root.issuer().unwrap()).unwrap().pem().as_bytes())
+            subject_of_pem(params.signed_by(&key, &root.issuer().unwrap()).unwrap().pem().as_bytes())
         };
         assert!(signed(&["host:one", "uses:nic-1"]).is_ok());
         for uris in [

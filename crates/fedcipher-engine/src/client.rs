@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::proto::{
     self, authority_client, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request, engine_client,
 };
-use crate::ring::{PLACES, Ring};
+use crate::ring::{SLOTS, SharedMemoryRing};
 use crate::text::quoted;
 use crate::tls::Credentials;
 use crate::{CHUNK, FRAME, MAX_MESSAGE, MESSAGE, WINDOW};
@@ -13,7 +13,7 @@ use fedcipher_core::codec::Layout;
 use fedcipher_core::memory::zeros;
 use fedcipher_core::prf::KeyStream;
 use fedcipher_core::scheme::Expect;
-use fedcipher_core::wire::{self, Contribution, Place};
+use fedcipher_core::wire::{self, Contribution, FrameBuffer};
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use hyper_util::rt::TokioIo;
 use std::cell::Cell;
@@ -31,26 +31,26 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// Messages a sender may be ahead of the connection.
+/// The number of messages that a sender may be ahead of the connection.
 const AHEAD: usize = 4;
 const CONNECT: Duration = Duration::from_secs(10);
-/// A connection that has been quiet for so long is replaced: nobody answers the other side's pings between
-/// two calls, so it may be closed ([`crate::listen::QUIET`] and as long again).
+/// A connection that has been idle for this long is replaced. Between two calls the client does not answer pings, so
+/// the server may have closed it ([`crate::listen::QUIET`] and as long again).
 const QUIET: Duration = Duration::from_secs(30);
-/// Most bytes of a frame beside its values: a ciphertext's padding, keys sent once an epoch.
+/// Most bytes of a frame in addition to its values: a ciphertext's padding, and keys sent once an epoch.
 const FRAME_ROOM: usize = 256 << 20;
-/// Most bytes of a frame for one value: two polynomials of the largest modulus, a value a coefficient.
+/// Most bytes of a frame per value: two polynomials of the largest modulus with one value per coefficient.
 const FRAME_FACTOR: usize = 128;
 
 const FOREIGN: &str = "values of another layout than the aggregate's";
 const LARGE: &str = "more values than this host has memory for";
 
-/// How long a call waits for the other side.
+/// Timeouts of a call.
 #[derive(Debug, Clone)]
 pub struct Patience {
-    /// A peer that does not answer a ping for so long is gone.
+    /// A peer that does not answer a ping for this long is lost.
     silence: Duration,
-    /// A peer that answers pings may work for so long without moving the call on.
+    /// A peer that answers pings may work this long without progress of the call.
     work: Duration,
 }
 
@@ -76,7 +76,7 @@ impl Patience {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Unix(PathBuf),
-    /// An address of IPv6 without its brackets.
+    /// `host:port`. An IPv6 address is stored without its brackets.
     Tls {
         host: String,
         port: u16,
@@ -87,7 +87,7 @@ impl std::str::FromStr for Target {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        // A socket without a path is one without permissions: Linux gives it a name that everybody may connect to.
+        // Without a path, Linux would use an unnamed socket without permissions, which every user can connect to.
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Target::Unix(PathBuf::from(path)));
         }
@@ -103,7 +103,7 @@ fn host_port(text: &str) -> Option<Target> {
     let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))?;
     let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(literal) => literal.parse::<std::net::Ipv6Addr>().is_ok().then_some(literal)?,
-        // Nobody knows where the address ends and the port begins.
+        // An IPv6 address without brackets is ambiguous: its end cannot be told from the port.
         None => Some(host).filter(|host| !host.is_empty() && !host.contains([':', '[', ']']))?,
     };
     Some(Target::Tls { host: host.to_owned(), port })
@@ -119,11 +119,11 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// A channel that connects when it is used, and again after a loss; over a Unix socket it can bring a ring.
+/// A channel that connects on first use and reconnects after a loss. Over a Unix socket it can offer a ring.
 pub fn channel(
     target: &Target,
     credentials: Option<&Path>,
-    ring: Option<Arc<Ring>>,
+    ring: Option<Arc<SharedMemoryRing>>,
     patience: &Patience,
 ) -> Result<Channel> {
     let common = |endpoint: Endpoint| {
@@ -131,7 +131,7 @@ pub fn channel(
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW)
             .max_frame_size(FRAME)
-            // All of it, TLS too: a stopped process's kernel still accepts.
+            // The limit includes TLS: the kernel accepts connections for a stopped process.
             .connect_timeout(CONNECT.min(patience.silence))
             .http2_keep_alive_interval(patience.silence / 3)
             .keep_alive_timeout(patience.silence * 2 / 3)
@@ -179,7 +179,7 @@ pub fn channel(
     }
 }
 
-/// The other side of a connection: what its failures mean depends on whether it has answered before.
+/// The remote peer. Failures before its first successful reply are reported as connection errors.
 #[derive(Debug)]
 pub struct Peer {
     target: String,
@@ -192,7 +192,7 @@ impl Peer {
         Peer { target: target.to_string(), answered: AtomicBool::new(false) }
     }
 
-    /// The answer to a call if it comes within `most`, or the error of this connection.
+    /// The answer to a call within `most`, or the error of this connection.
     pub async fn answer<T>(
         &self,
         most: Duration,
@@ -208,7 +208,7 @@ impl Peer {
         }
     }
 
-    /// The error of a call that has made no way for `most`.
+    /// The error of a call without progress for `most`.
     #[must_use]
     pub fn stuck(&self, most: Duration) -> Error {
         Error::Stuck { target: self.target.clone(), seconds: most.as_secs_f64() }
@@ -223,7 +223,7 @@ impl Peer {
         }
     }
 
-    /// An answer that must not be believed.
+    /// The error of an invalid answer.
     fn absurd(&self, what: &str) -> Error {
         Error::Protocol(format!("{} answers with {what}", self.target))
     }
@@ -240,7 +240,7 @@ fn runtime() -> Result<Runtime> {
         .map_err(|e| Error::Configuration(format!("no event loop for the connection: {e}")))
 }
 
-/// What an engine says of a device.
+/// An engine's description of a device.
 #[derive(Debug, Clone)]
 pub struct Description {
     pub spec: String,
@@ -248,7 +248,7 @@ pub struct Description {
     pub epochs: Vec<Epoch>,
 }
 
-/// What an aggregate decrypts to.
+/// The decrypted values of an aggregate.
 #[derive(Debug)]
 pub enum Values {
     Means(Vec<f32>),
@@ -256,10 +256,10 @@ pub enum Values {
 }
 
 impl Values {
-    /// None where memory does not suffice: that many zeros are not touched before they are written.
+    /// A buffer of zeros; `None` if memory does not suffice. The pages are not touched before values are written.
     fn zeros(sums: bool, elements: usize) -> Option<Self> {
         let bytes = elements.checked_mul(if sums { size_of::<u64>() } else { size_of::<f32>() })?;
-        // Asked for first, since zeros that cannot be had would end the process.
+        // Reserved first, because a failed allocation of zeros would end the process.
         Vec::<u8>::new().try_reserve_exact(bytes).ok()?;
         Some(if sums { Values::Sums(zeros(elements)) } else { Values::Means(zeros(elements)) })
     }
@@ -272,7 +272,7 @@ impl Values {
     }
 }
 
-/// An aggregate's decrypted values, and who is in it.
+/// An aggregate's decrypted values and its contributions.
 #[derive(Debug)]
 pub struct Decrypted {
     pub layout: Layout,
@@ -280,14 +280,14 @@ pub struct Decrypted {
     pub contributions: Vec<Contribution>,
     pub values: Values,
     pub counts: Option<Vec<u32>>,
-    /// Members of the committee whose answers are false.
+    /// Committee members with false answers.
     pub false_members: Vec<ClientId>,
 }
 
-/// A connection, and what it shares with the engine.
+/// A connection, and the ring that it shares with the engine.
 struct Link {
     client: engine_client::EngineClient<Channel>,
-    ring: Option<Arc<Ring>>,
+    ring: Option<Arc<SharedMemoryRing>>,
     /// When the last call ended.
     used: Instant,
 }
@@ -296,7 +296,8 @@ impl Link {
     fn new(runtime: &Runtime, target: &Target, credentials: Option<&Path>, patience: &Patience) -> Result<Self> {
         let ring = match target {
             Target::Unix(_) => {
-                let made = Ring::make().map_err(|e| Error::Configuration(format!("no memory to share: {e}")))?;
+                let made =
+                    SharedMemoryRing::make().map_err(|e| Error::Configuration(format!("no memory to share: {e}")))?;
                 made.map(Arc::new)
             }
             Target::Tls { .. } => None,
@@ -318,13 +319,13 @@ pub struct EngineClient {
     device: String,
 }
 
-/// How far a call has come.
+/// The progress of a call.
 #[derive(Default)]
 struct Credit {
     /// Chunks that the engine has read.
     taken: Cell<u64>,
     told: Notify,
-    /// Messages that have gone or come.
+    /// The number of messages sent or received.
     moved: Cell<u64>,
 }
 
@@ -339,7 +340,7 @@ impl Credit {
         self.moved.set(self.moved.get() + 1);
     }
 
-    /// Ends when nothing has moved for `most`, and at the latest after twice as long.
+    /// Returns once there has been no progress for `most`, at the latest after twice that time.
     async fn still(&self, most: Duration) {
         let mut before = None;
         while before != Some(self.moved.get()) {
@@ -349,22 +350,22 @@ impl Credit {
     }
 }
 
-/// One call's bytes on their way to the engine: through the ring where there is one.
+/// The upload of one call to the engine, through the ring if there is one.
 struct Upload<'a, Message> {
-    ring: Option<&'a Ring>,
+    ring: Option<&'a SharedMemoryRing>,
     credit: &'a Credit,
     messages: mpsc::Sender<Message>,
     inline: fn(Bytes) -> Message,
     shared: fn(u32) -> Message,
     sent: u64,
-    /// Bytes of the chunk that is not full yet; those themselves where there is no ring.
+    /// Bytes of the current chunk. Without a ring, `pending` holds them.
     filled: usize,
     pending: BytesMut,
 }
 
 impl<'a, Message> Upload<'a, Message> {
     fn new(
-        ring: Option<&'a Ring>,
+        ring: Option<&'a SharedMemoryRing>,
         credit: &'a Credit,
         messages: mpsc::Sender<Message>,
         inline: fn(Bytes) -> Message,
@@ -379,10 +380,10 @@ impl<'a, Message> Upload<'a, Message> {
             let (part, rest) = bytes.split_at(bytes.len().min(full - self.filled));
             match self.ring {
                 Some(ring) => {
-                    while self.sent.saturating_sub(self.credit.taken.get()) >= PLACES as u64 {
+                    while self.sent.saturating_sub(self.credit.taken.get()) >= SLOTS as u64 {
                         self.credit.told.notified().await;
                     }
-                    ring.put_up(self.sent, self.filled, part)?;
+                    ring.write_part(self.sent, self.filled, part)?;
                 }
                 None => self.pending.extend_from_slice(part),
             }
@@ -395,7 +396,7 @@ impl<'a, Message> Upload<'a, Message> {
         Ok(())
     }
 
-    /// Sends what has been pushed. A closed stream has its reason in the answer.
+    /// Sends the pushed bytes. If the stream is closed, the answer has the reason.
     async fn flush(&mut self) {
         let message = match self.ring {
             _ if self.filled == 0 => return,
@@ -413,21 +414,21 @@ impl<'a, Message> Upload<'a, Message> {
     }
 }
 
-/// One call's bytes on their way from the engine, into memory that waits for them.
+/// The download of one call from the engine, into preallocated memory.
 struct Download<'a> {
-    ring: Option<&'a Ring>,
+    ring: Option<&'a SharedMemoryRing>,
     taken: u64,
     at: usize,
 }
 
 impl<'a> Download<'a> {
-    /// Before the call begins.
-    fn new(ring: Option<&'a Ring>) -> Result<Self> {
+    /// Must be called before the call begins.
+    fn new(ring: Option<&'a SharedMemoryRing>) -> Result<Self> {
         ring.map_or(Ok(()), |ring| ring.taken(0))?;
         Ok(Download { ring, taken: 0, at: 0 })
     }
 
-    /// The next `len` bytes of `place`; none if it is not as large.
+    /// The next `len` bytes of `place`; `None` beyond its end.
     fn next<'p>(&mut self, place: &'p mut [u8], len: usize) -> Option<&'p mut [u8]> {
         let end = self.at.checked_add(len)?;
         let slot = place.get_mut(self.at..end);
@@ -443,28 +444,28 @@ impl<'a> Download<'a> {
     fn shared(&mut self, place: &mut [u8], len: u32) -> Option<()> {
         let ring = self.ring?;
         let slot = self.next(place, len as usize).filter(|slot| slot.len() <= CHUNK)?;
-        ring.take_down(self.taken, slot).ok()?;
+        ring.read_reply_slot(self.taken, slot).ok()?;
         self.taken += 1;
         Some(())
     }
 }
 
-/// What a host asks an engine to encrypt.
+/// A request to an engine to encrypt one update.
 #[derive(Debug)]
-pub struct Sealed<'a> {
+pub struct EncryptRequest<'a> {
     pub epoch: Epoch,
     pub round: RoundId,
     pub weight: Weight,
     pub layout: &'a Layout,
-    pub plan: &'a [u8],
+    pub round_plan: &'a [u8],
     pub model: &'a [u8],
     pub memory: &'a [u8],
-    pub bound: &'a [u8],
+    pub associated_data: &'a [u8],
     pub stochastic: bool,
 }
 
 impl EngineClient {
-    /// `device` may be empty where the engine has only one.
+    /// Connects to `target`. `device` may be empty if the engine has only one device.
     pub fn new(target: &str, device: &str, credentials: Option<&Path>, patience: Patience) -> Result<Self> {
         let runtime = runtime()?;
         let target: Target = target.parse()?;
@@ -486,8 +487,8 @@ impl EngineClient {
         Ok(())
     }
 
-    /// One call, over a connection that the engine has not closed for its silence. After a call that broke off
-    /// its ring may still be written to, so the next one gets its own.
+    /// Makes one call. A connection that the engine may have closed as idle is replaced first. After a failed call the
+    /// ring may still be written to, so the next call gets its own.
     fn call<T>(&mut self, call: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         if self.link.used.elapsed() > QUIET {
             self.relink()?;
@@ -500,7 +501,7 @@ impl EngineClient {
         result
     }
 
-    /// One call with one answer.
+    /// Makes one call with a single answer.
     fn ask<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
         &mut self,
         ask: impl FnOnce(engine_client::EngineClient<Channel>) -> F,
@@ -517,17 +518,22 @@ impl EngineClient {
         Ok(Description { spec: reply.spec, client: ClientId::new(reply.client), epochs: Epoch::list(reply.epochs) })
     }
 
-    /// Streams `tensors` to the engine and its frame into `place`.
+    /// Streams `tensors` to the engine, and receives its frame in `place`.
     pub fn encrypt(
         &mut self,
-        what: &Sealed<'_>,
+        what: &EncryptRequest<'_>,
         tensors: &[&[f32]],
-        place: &mut dyn Place,
+        place: &mut dyn FrameBuffer,
     ) -> Result<proto::EncryptDone> {
         self.call(|this| this.try_encrypt(what, tensors, place))
     }
 
-    fn try_encrypt(&self, what: &Sealed<'_>, tensors: &[&[f32]], place: &mut dyn Place) -> Result<proto::EncryptDone> {
+    fn try_encrypt(
+        &self,
+        what: &EncryptRequest<'_>,
+        tensors: &[&[f32]],
+        place: &mut dyn FrameBuffer,
+    ) -> Result<proto::EncryptDone> {
         let ring = self.link.ring.as_deref();
         let begin = proto::EncryptBegin {
             device: self.device.clone(),
@@ -535,10 +541,10 @@ impl EngineClient {
             round: what.round.get(),
             weight: what.weight.get(),
             layout: what.layout.encode().into(),
-            plan: Bytes::copy_from_slice(what.plan),
+            plan: Bytes::copy_from_slice(what.round_plan),
             model: Bytes::copy_from_slice(what.model),
             memory: Bytes::copy_from_slice(what.memory),
-            bound: Bytes::copy_from_slice(what.bound),
+            associated_data: Bytes::copy_from_slice(what.associated_data),
             stochastic: what.stochastic,
             ring: ring.is_some(),
         };
@@ -592,7 +598,7 @@ impl EngineClient {
         self.runtime.block_on(self.answered(&credit, send, receive))
     }
 
-    /// Streams an aggregate to the engine and its values back; `sums` asks for integers.
+    /// Streams an aggregate to the engine, and receives its values. `sums` requests integers.
     pub fn decrypt(&mut self, frame: &[u8], expect: &Expect<'_>, sums: bool) -> Result<Decrypted> {
         self.call(|this| this.try_decrypt(frame, expect, sums))
     }
@@ -606,7 +612,7 @@ impl EngineClient {
             ring: ring.is_some(),
             model: expect.model.map(Bytes::copy_from_slice),
             memory: expect.memory.map(Bytes::copy_from_slice),
-            bound: Bytes::copy_from_slice(expect.bound),
+            associated_data: Bytes::copy_from_slice(expect.associated_data),
         };
         fn message(part: decrypt_request::Part) -> proto::DecryptRequest {
             proto::DecryptRequest { part: Some(part) }
@@ -659,7 +665,7 @@ impl EngineClient {
         self.runtime.block_on(self.answered(&credit, send, receive))
     }
 
-    /// Whether the engine made what it can make ahead.
+    /// Returns whether the engine has precomputed the round.
     pub fn precompute(&mut self, epoch: Epoch, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<bool> {
         let request = proto::PrecomputeRequest {
             device: self.device.clone(),
@@ -703,7 +709,7 @@ impl EngineClient {
         self.ask(|mut client| async move { client.import_state(tokio_stream::iter(parts)).await }).map(drop)
     }
 
-    /// The answer of the device, where it is a member of a committee, to a request of the server.
+    /// The device's answer, as a committee member, to a request of the server.
     pub fn answer(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         use proto::answer_request::Part;
         let begin = Part::Begin(proto::AnswerBegin { device: self.device.clone() });
@@ -714,7 +720,7 @@ impl EngineClient {
         Ok(reply.frame.to_vec())
     }
 
-    /// Gives the device prekeys of members of a committee: why each that is refused is.
+    /// Gives the device prekeys of committee members. Returns the reason of each rejection.
     pub fn take_prekeys(&mut self, epoch: Epoch, frames: &[Vec<u8>]) -> Result<Vec<String>> {
         let given: Vec<Bytes> = frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
         let request = proto::PrekeysRequest { device: self.device.clone(), epoch: epoch.get(), frames: given };
@@ -725,19 +731,19 @@ impl EngineClient {
         Ok(reply.refused.iter().map(|why| quoted(why)).collect())
     }
 
-    /// The prekey of the device, where it is a member of a committee.
+    /// The prekey of the device, if it is a committee member.
     pub fn prekey(&mut self, epoch: Epoch) -> Result<Vec<u8>> {
         let request = proto::PrekeyRequest { device: self.device.clone(), epoch: epoch.get() };
         Ok(self.ask(|mut client| async move { client.prekey(request).await })?.frame.to_vec())
     }
 
-    /// Deletes the prekeys of the device in `epoch`, or (0) in all that the engine holds.
+    /// Deletes the prekeys of the device in `epoch`, or in all epochs for 0.
     pub fn forget(&mut self, epoch: Epoch) -> Result<()> {
         let request = proto::ForgetRequest { device: self.device.clone(), epoch: epoch.get() };
         self.ask(|mut client| async move { client.forget(request).await }).map(drop)
     }
 
-    /// Sends while it receives; the answer ends both, and so does a call that stands still.
+    /// Sends and receives concurrently. The answer ends both, and so does a call without progress.
     async fn answered<T>(
         &self,
         credit: &Credit,
@@ -761,14 +767,14 @@ impl EngineClient {
     }
 }
 
-/// The layout of `frame`, if that is what the engine `said`.
+/// The layout of `frame`, if it equals the layout that the engine `said`.
 fn own_layout(frame: &[u8], said: &[u8]) -> Option<Layout> {
     let head_len = wire::head_len(frame.get(..wire::FIXED_LEN)?).ok()?;
     let head = wire::parse_head(frame.get(..head_len)?).ok()?;
     (*head.header.layout == *said).then(|| Layout::decode(said).ok())?
 }
 
-/// The whole answer, if `at` bytes are all of its values.
+/// The whole answer, if its values have exactly `at` bytes.
 fn decrypted(opened: (proto::Opened, Layout, Values), done: &proto::DecryptDone, at: usize) -> Option<Decrypted> {
     let (said, layout, mut values) = opened;
     if at != values.bytes().len() {
@@ -786,14 +792,14 @@ fn decrypted(opened: (proto::Opened, Layout, Values), done: &proto::DecryptDone,
     Some(Decrypted { layout, round: RoundId::new(said.round), contributions, values, counts, false_members })
 }
 
-/// Numbers go as they lie in memory; the wire is little-endian.
+/// Numbers are sent as they lie in memory, and the wire is little-endian.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// What the aggregator knows of the key epochs.
+/// The aggregator's view of the key epochs.
 #[derive(Debug, Clone)]
 pub struct ServerKeys {
     pub spec: String,
-    /// (epoch, server key), those not yet held.
+    /// (epoch, server key) of the epochs that the caller does not hold.
     pub issued: Vec<(Epoch, Vec<u8>)>,
     pub usable: Vec<Epoch>,
     pub revoked: Vec<ClientId>,
@@ -830,7 +836,7 @@ impl AuthorityClient {
         Ok(authority_client::AuthorityClient::new(channel).max_decoding_message_size(MAX_MESSAGE))
     }
 
-    /// One call with one answer, over a connection that the authority has not closed for its silence.
+    /// Makes one call with a single answer. A connection that the authority may have closed as idle is replaced first.
     fn ask<T, F: Future<Output = std::result::Result<tonic::Response<T>, Status>>>(
         &mut self,
         ask: impl FnOnce(authority_client::AuthorityClient<Channel>) -> F,
@@ -844,7 +850,7 @@ impl AuthorityClient {
         answer
     }
 
-    /// Keys of the usable epochs beyond those `held`.
+    /// The server keys of the usable epochs that are not in `held`.
     pub fn server_keys(&mut self, held: &[Epoch]) -> Result<ServerKeys> {
         let request = proto::ServerKeysRequest { held: held.iter().map(|epoch| epoch.get()).collect() };
         let reply = self.ask(|mut client| async move { client.server_keys(request).await })?;
@@ -856,8 +862,8 @@ impl AuthorityClient {
         })
     }
 
-    /// A round under `epoch` is done: the epochs before it end.
-    pub fn settle(&mut self, epoch: Epoch) -> Result<()> {
+    /// Reports that a round under `epoch` is complete: the epochs before it end.
+    pub fn finish_epoch(&mut self, epoch: Epoch) -> Result<()> {
         let request = proto::SettleRequest { epoch: epoch.get() };
         self.ask(|mut client| async move { client.settle(request).await }).map(drop)
     }

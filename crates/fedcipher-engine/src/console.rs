@@ -1,5 +1,5 @@
-//! What the programs say on standard output, whose reader may be gone and whose disk may be full: that is an error like
-//! another, after what was asked for has been done.
+//! Output of the programs on standard output. Its reader may be gone, or its disk full. That is an ordinary error,
+//! reported after the requested work is done.
 
 use crate::{Error, Result};
 use clap::Parser;
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What the command line asks for; or how to end, where it asked for help or is wrong.
+/// The parsed command line; or the exit code, if the command line asked for help or is wrong.
 pub fn options<T: Parser>() -> std::result::Result<T, ExitCode> {
     T::try_parse().map_err(|said| match said.print().and_then(|()| std::io::stdout().flush()) {
         Ok(()) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),

@@ -1,14 +1,14 @@
-//! The gRPC service of the engine: finds the party, runs the pumps, counts.
+//! The gRPC service of the engine: finds the device's keys, runs the sessions, counts calls.
 
 use crate::error::{Error, Result};
-use crate::hosts::Hosts;
-use crate::keyring::{Granted, Keyring, Party};
+use crate::keyring::{DeviceKeys, Granted, Keyring};
 use crate::listen::{self, Grant, grant};
+use crate::memory_budget::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::proto::{self, answer_request, decrypt_request, encrypt_request, engine_server, import_state_request};
-use crate::ring::Ring;
-use crate::streams::{self, Pump, RingEnd, compute};
-use crate::unfinished::Unfinished;
+use crate::revoked_hosts::RevokedHosts;
+use crate::ring::SharedMemoryRing;
+use crate::streams::{self, RingSide, StreamSession, compute};
 use crate::{MAX_MESSAGE, MESSAGE};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;
@@ -23,21 +23,21 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// In place of an epoch: the newest that is held.
+/// In place of an epoch number: the newest epoch held.
 const NEWEST: Epoch = Epoch::new(0);
 
-/// Replies made but not yet taken by the connection.
+/// The number of replies that may be made before the connection takes them.
 const AHEAD: usize = 2;
 
-/// Largest request to a member: thousands of clients, each with its sealed share.
+/// Largest request to a member: thousands of clients, each with its encrypted share.
 const MAX_ANSWERED: usize = 64 << 20;
 
-/// Most prekeys in one call: the largest committee has so many members.
+/// Largest number of prekeys in one call: the size of the largest committee.
 const MAX_PREKEYS: usize = 64;
-/// Largest prekey: a key to seal to and a signature, in a frame.
+/// Largest prekey: a public key and a signature, in a frame.
 const MAX_PREKEY: usize = 8 << 10;
 
-/// Before anything of them is looked into.
+/// Checks number and sizes before any frame is parsed.
 fn check_prekeys(frames: &[Bytes]) -> Result<()> {
     if frames.len() <= MAX_PREKEYS && frames.iter().all(|frame| frame.len() <= MAX_PREKEY) {
         return Ok(());
@@ -49,14 +49,14 @@ fn check_prekeys(frames: &[Bytes]) -> Result<()> {
     )))
 }
 
-/// Where keys come from when one is asked for that is not here.
+/// The source of keys that are requested but not held.
 #[tonic::async_trait]
 pub trait KeySource: Send + Sync {
     /// Asks for the current keys of `device`.
     async fn refresh(&self, device: &str) -> Result<()>;
 }
 
-/// For keys given at the start.
+/// The source of an engine whose keys are all given at the start.
 pub struct NoSource;
 
 #[tonic::async_trait]
@@ -70,80 +70,82 @@ impl KeySource for NoSource {
 pub struct EngineService {
     pub keyring: Arc<Keyring>,
     pub source: Arc<dyn KeySource>,
-    pub hosts: Arc<Hosts>,
+    pub hosts: Arc<RevokedHosts>,
     pub metrics: Arc<Metrics>,
-    /// Longest silence of a host in mid-stream.
+    /// Longest silence of a host during a stream.
     pub stall: Duration,
-    /// Largest update that is precomputed: what is made ahead stays in memory.
+    /// Largest update that is precomputed. Precomputed data stay in memory.
     pub ahead_elements: usize,
-    /// What calls hold until the rest of it has come.
-    pub unfinished: Unfinished,
+    /// The memory of messages that have not arrived completely.
+    pub unfinished: MemoryBudget,
 }
 
 type Replies<T> = Pin<Box<dyn Stream<Item = std::result::Result<T, Status>> + Send>>;
 
 impl EngineService {
-    /// The party of `device` in `epoch`; asks the key source once for what is not here.
-    async fn party(&self, device: &Granted, epoch: Epoch) -> Result<Arc<Party>> {
+    /// The keys of `device` in `epoch`. If they are not held, the key source is asked once.
+    async fn device_keys(&self, device: &Granted, epoch: Epoch) -> Result<Arc<DeviceKeys>> {
         let epoch = Some(epoch).filter(|epoch| *epoch != NEWEST);
-        match self.keyring.party(device, epoch) {
+        match self.keyring.device_keys(device, epoch) {
             Err(Error::Core(fedcipher_core::Error::Epoch { .. }) | Error::Access(_)) => {
                 self.source.refresh(device.name()).await?;
-                self.keyring.party(device, epoch)
+                self.keyring.device_keys(device, epoch)
             }
             other => other,
         }
     }
 
-    /// The device of that name, for a call that may use it.
+    /// The device with this name, if the call may use it.
     fn device(&self, grant: &Grant, asked: &str) -> Result<Granted> {
         self.keyring.device(&grant.devices, asked)
     }
 
-    fn pump<'a, In, Out>(
+    fn session<'a, In, Out>(
         &'a self,
         requests: &'a mut In,
         replies: &'a mpsc::Sender<std::result::Result<Out, Status>>,
         grant: &Grant,
-    ) -> Pump<'a, In, Out> {
+    ) -> StreamSession<'a, In, Out> {
         let held = self.unfinished.call(&grant.owner);
-        Pump { requests, replies, ring: None, metrics: &self.metrics, stall: self.stall, held }
+        StreamSession { requests, replies, ring: None, metrics: &self.metrics, stall: self.stall, held }
     }
 
     async fn run_encrypt(
         &self,
         mut requests: Streaming<proto::EncryptRequest>,
-        ring: Option<Arc<Ring>>,
+        ring: Option<Arc<SharedMemoryRing>>,
         grant: &Grant,
         replies: &mpsc::Sender<std::result::Result<proto::EncryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = self.pump(&mut requests, replies, grant);
-        let Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
+        let mut session = self.session(&mut requests, replies, grant);
+        let Some(proto::EncryptRequest { part: Some(encrypt_request::Part::Begin(begin)) }) = session.next().await?
+        else {
             return Err(Error::Protocol("an Encrypt call starts with begin".into()));
         };
-        pump.ring = ring.filter(|_| begin.ring).map(RingEnd::new);
-        let party = self.party(&self.device(grant, &begin.device)?, Epoch::new(begin.epoch)).await?;
-        pump.encrypt(&party, begin).await
+        session.ring = ring.filter(|_| begin.ring).map(RingSide::new);
+        let device_keys = self.device_keys(&self.device(grant, &begin.device)?, Epoch::new(begin.epoch)).await?;
+        session.encrypt(&device_keys, begin).await
     }
 
     async fn run_decrypt(
         &self,
         mut requests: Streaming<proto::DecryptRequest>,
-        ring: Option<Arc<Ring>>,
+        ring: Option<Arc<SharedMemoryRing>>,
         grant: &Grant,
         replies: &mpsc::Sender<std::result::Result<proto::DecryptReply, Status>>,
     ) -> Result<()> {
-        let mut pump = self.pump(&mut requests, replies, grant);
-        let Some(proto::DecryptRequest { part: Some(decrypt_request::Part::Begin(begin)) }) = pump.next().await? else {
+        let mut session = self.session(&mut requests, replies, grant);
+        let Some(proto::DecryptRequest { part: Some(decrypt_request::Part::Begin(begin)) }) = session.next().await?
+        else {
             return Err(Error::Protocol("a Decrypt call starts with begin".into()));
         };
         let device = self.device(grant, &begin.device)?;
-        pump.ring = ring.filter(|_| begin.ring).map(RingEnd::new);
+        session.ring = ring.filter(|_| begin.ring).map(RingSide::new);
         let mut buffer = BytesMut::new();
-        let (head_len, head) = pump.head(&mut buffer).await?;
-        // The frame says which epoch it is of.
-        let party = self.party(&device, head.header.epoch).await?;
-        pump.decrypt(&party, &begin, buffer, head_len, head).await
+        let (head_len, head) = session.head(&mut buffer).await?;
+        // The frame names its epoch.
+        let device_keys = self.device_keys(&device, head.header.epoch).await?;
+        session.decrypt(&device_keys, &begin, buffer, head_len, head).await
     }
 
     async fn run_import(&self, grant: &Grant, mut parts: Streaming<proto::ImportStateRequest>) -> Result<()> {
@@ -163,8 +165,8 @@ impl EngineService {
                 _ => return Err(Error::Protocol("state is data after one begin, at most 1 GiB".into())),
             }
         }
-        let party = self.party(&device, Epoch::new(begin.epoch)).await?;
-        party.encryptor().await?.import_residual(&state)?;
+        let device_keys = self.device_keys(&device, Epoch::new(begin.epoch)).await?;
+        device_keys.encryptor().await?.import_residual(&state)?;
         Ok(())
     }
 
@@ -175,7 +177,7 @@ impl EngineService {
         replies: &mpsc::Sender<std::result::Result<proto::StateChunk, Status>>,
     ) -> Result<()> {
         let device = self.device(grant, &request.device)?;
-        let mut encryptor = self.party(&device, Epoch::new(request.epoch)).await?.encryptor().await?;
+        let mut encryptor = self.device_keys(&device, Epoch::new(request.epoch)).await?.encryptor().await?;
         let export = move || Ok(encryptor.residual().map(|residual| residual.export_state()).unwrap_or_default());
         let state = Bytes::from(compute(export).await?);
         let mut held = self.unfinished.call(&grant.owner);
@@ -208,15 +210,15 @@ impl EngineService {
                 }
             }
         }
-        // The frame says which epoch it is of.
-        let party = self.party(&device, wire::parse(&frame)?.header.epoch).await?;
-        compute(move || Ok(party.member()?.answer(&frame)?)).await
+        // The frame names its epoch.
+        let device_keys = self.device_keys(&device, wire::parse(&frame)?.header.epoch).await?;
+        compute(move || Ok(device_keys.member()?.answer(&frame)?)).await
     }
 
     async fn run_take_prekeys(&self, grant: &Grant, request: proto::PrekeysRequest) -> Result<Vec<String>> {
         let device = self.device(grant, &request.device)?;
         check_prekeys(&request.frames)?;
-        let mut encryptor = self.party(&device, Epoch::new(request.epoch)).await?.encryptor().await?;
+        let mut encryptor = self.device_keys(&device, Epoch::new(request.epoch)).await?.encryptor().await?;
         compute(move || {
             let frames: Vec<&[u8]> = request.frames.iter().map(AsRef::as_ref).collect();
             Ok(encryptor.take_prekeys(&frames)?.iter().map(ToString::to_string).collect())
@@ -225,38 +227,38 @@ impl EngineService {
     }
 
     async fn run_prekey(&self, grant: &Grant, request: proto::PrekeyRequest) -> Result<Vec<u8>> {
-        let party = self.party(&self.device(grant, &request.device)?, Epoch::new(request.epoch)).await?;
-        compute(move || Ok(party.member()?.prekey()?)).await
+        let device_keys = self.device_keys(&self.device(grant, &request.device)?, Epoch::new(request.epoch)).await?;
+        compute(move || Ok(device_keys.member()?.prekey()?)).await
     }
 
     async fn run_forget(&self, grant: &Grant, request: proto::ForgetRequest) -> Result<()> {
         let device = self.device(grant, &request.device)?;
-        let named = self.party(&device, Epoch::new(request.epoch)).await?;
+        let named = self.device_keys(&device, Epoch::new(request.epoch)).await?;
         let all = if Epoch::new(request.epoch) == NEWEST {
-            self.keyring.parties(device.name())
+            self.keyring.all_device_keys(device.name())
         } else {
             vec![Arc::clone(&named)]
         };
         compute(move || {
-            let members: Vec<_> = all.iter().filter_map(|party| party.member().ok()).collect();
+            let members: Vec<_> = all.iter().filter_map(|device_keys| device_keys.member().ok()).collect();
             if members.is_empty() {
                 named.member()?;
             }
-            // Each is tried, also after one that failed.
+            // Every member is tried, even after a failure.
             let forgotten: Vec<_> = members.iter().map(|member| member.forget()).collect();
             Ok(forgotten.into_iter().collect::<fedcipher_core::Result<()>>()?)
         })
         .await
     }
 
-    /// `work` of a call of one answer, cut off as below, and counted.
+    /// Runs `work` of a call with a single answer, as below, and counts the call.
     async fn counted<T>(&self, call: &'static str, grant: &Grant, work: impl Future<Output = Result<T>>) -> Result<T> {
         let result = self.unless_revoked(grant.host.as_deref(), work).await;
         self.metrics.ended(call, &result);
         result
     }
 
-    /// `work` of a call of `host`, cut off when the authority revokes it.
+    /// Runs `work` of a call of `host`. Cancels it when the authority revokes the host.
     async fn unless_revoked<T>(&self, host: Option<&str>, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -265,7 +267,7 @@ impl EngineService {
         }
     }
 
-    /// Runs `work` for `host` beside the answer's stream; an error is the stream's last item.
+    /// Runs `work` for `host` while its answers are streamed. An error is the stream's last item.
     fn spawn<T: Send + 'static>(
         &self,
         call: &'static str,
@@ -281,7 +283,7 @@ impl EngineService {
             metrics.ended(call, &result);
             if let Err(error) = result {
                 tracing::info!(call, class = error.class(), "{error}");
-                // A host that has gone, or takes nothing more, needs no answer.
+                // If the host is gone or reads no more, the error is dropped.
                 let _ = tokio::time::timeout(service.stall, replies.send(Err(error.into()))).await;
             }
         });
@@ -299,10 +301,10 @@ impl engine_server::Engine for EngineService {
         request: Request<proto::DescribeRequest>,
     ) -> std::result::Result<Response<proto::DescribeReply>, Status> {
         let device = self.device(&grant(&request)?, &request.get_ref().device)?;
-        let party = self.party(&device, NEWEST).await?;
+        let device_keys = self.device_keys(&device, NEWEST).await?;
         let epochs = self.keyring.epochs(device.name()).into_iter().map(Epoch::get).collect();
-        let client = party.client.get();
-        Ok(Response::new(proto::DescribeReply { spec: party.spec.to_string(), client, epochs }))
+        let client = device_keys.client.get();
+        Ok(Response::new(proto::DescribeReply { spec: device_keys.spec.to_string(), client, epochs }))
     }
 
     async fn encrypt(
@@ -336,10 +338,10 @@ impl engine_server::Engine for EngineService {
         let device = self.device(&grant(&request)?, &request.get_ref().device)?;
         let request = request.into_inner();
         let layout = Layout::decode(&request.layout).map_err(Error::from)?;
-        let party = self.party(&device, Epoch::new(request.epoch)).await?;
+        let device_keys = self.device_keys(&device, Epoch::new(request.epoch)).await?;
         let made = layout.elements() <= self.ahead_elements;
         if made {
-            let mut encryptor = party.encryptor().await?;
+            let mut encryptor = device_keys.encryptor().await?;
             compute(move || Ok(encryptor.precompute(RoundId::new(request.round), &layout, &request.plan)?)).await?;
         }
         Ok(Response::new(proto::PrecomputeReply { made }))

@@ -1,5 +1,5 @@
-//! What goes wrong between host, engine and authority, and its form on the wire: a gRPC status whose
-//! metadata names the class of `fedcipher.errors`.
+//! Errors between host, engine and authority, and their form on the wire: a gRPC status whose metadata names the class
+//! of `fedcipher.errors`.
 
 use crate::text::quoted;
 use fedcipher_core::Epoch;
@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 /// Metadata entry with the class of the error.
 const CLASS: &str = "fedcipher-class";
-/// Characters of a class at most.
+/// The longest name of a class, in characters.
 const MAX_CLASS: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -34,33 +34,33 @@ pub enum Error {
     IdentityInUse { device: String, epoch: Epoch },
 
     #[error(
-        "device {device} has shown another card before: its identity was made by another engine, or the state folder with \
+        "device {device} has shown a different card before: its identity was made by another engine, or the state folder with \
          it was lost; give that folder back, or revoke the device and enrol it under another name"
     )]
     OtherIdentity { device: String },
 
     #[error(
-        "epoch {epoch} is still in use: no round of the epoch after it has been settled; rotate after the next round, \
-         or with --force, and a federation that runs loses its last aggregate"
+        "epoch {epoch} is still in use: no round of the next epoch is complete; rotate after the next round, or \
+         with --force, which makes a running federation lose its last aggregate"
     )]
     EpochInUse { epoch: Epoch },
 
-    /// The same for a device of other hosts and for one that does not exist.
+    /// The error is the same for a device of other hosts and for an unknown one.
     #[error(
-        "this caller has no such device here, its devices are: {own}; a host's certificate names its devices (enrol \
+        "this caller may not use this device, its devices are: {own}; a host's certificate names its devices (enrol \
          --device), and --allow-uid those of a user"
     )]
     UnknownDevice { own: String },
 
-    #[error("the other side has been still for {seconds} s in mid-stream; the stream is closed")]
+    #[error("the other side sent nothing for {seconds} s during a stream; the stream is closed")]
     Stalled { seconds: u64 },
 
-    #[error("{target} has not moved a call on for {seconds} s; it is given up, restart what runs there")]
+    #[error("a call to {target} made no progress for {seconds} s and was cancelled; restart the service there")]
     Stuck { target: String, seconds: f64 },
 
     #[error(
-        "this engine holds all that it may of unfinished calls, {mib} MiB and half of it for one host; let the others end \
-         and try again, or start it with a larger --unfinished-mib"
+        "the memory for unfinished calls is used up ({mib} MiB, at most half of it for one host); wait for other calls and \
+         try again, or start it with a larger --unfinished-mib"
     )]
     Full { mib: u32 },
 
@@ -79,11 +79,11 @@ pub enum Error {
     #[error("authority's store: {0}")]
     Store(String),
 
-    /// For now: its disk is full, or another process keeps it.
+    /// A temporary condition: the disk is full, or another process holds the store.
     #[error("authority's store: {0}")]
     StoreAway(String),
 
-    /// What another process said, with the class it gave.
+    /// An error of another process, with the class it named.
     #[error("{message}")]
     Remote { class: String, message: String },
 }
@@ -91,7 +91,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Name of the class in `fedcipher.errors`.
+    /// The name of the class in `fedcipher.errors`.
     #[must_use]
     pub fn class(&self) -> &str {
         match self {
@@ -131,7 +131,7 @@ impl Error {
         Error::File { path: path.display().to_string(), reason: reason.to_string() }
     }
 
-    /// What another process has said, with the class that it gives.
+    /// The error of another process from its message and class.
     #[must_use]
     pub fn remote(class: &str, message: &str) -> Self {
         let named = class.len() <= MAX_CLASS && class.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -139,7 +139,8 @@ impl Error {
         Error::Remote { class: class.to_owned(), message: quoted(message) }
     }
 
-    /// A status that came from `target`: its own error where it names one, otherwise the connection's.
+    /// The error of a status from `target`: the process's own error if the status has a class, otherwise an error of
+    /// the connection.
     #[must_use]
     pub fn of_status(target: &str, status: &Status) -> Self {
         if let Some(class) = status.metadata().get(CLASS).and_then(|c| c.to_str().ok()) {
@@ -156,8 +157,8 @@ impl Error {
         Self::of_transport(target, status)
     }
 
-    /// This error where TLS's other side has never answered: a TLS 1.3 server that refuses a certificate
-    /// closes after the handshake, and its reason is often lost on the way.
+    /// This error for a peer that has never answered. A TLS 1.3 server that rejects a certificate closes after the
+    /// handshake, and its reason is often lost.
     #[must_use]
     pub fn of_stranger(self) -> Self {
         let closed = ["connection closed", "broken pipe", "reset"];
@@ -173,7 +174,7 @@ impl Error {
         }
     }
 
-    /// A connection that failed; TLS says why in the chain of causes.
+    /// The error of a failed connection. TLS puts the reason in the chain of causes.
     #[must_use]
     pub fn of_transport(target: &str, error: &dyn std::error::Error) -> Self {
         let mut reason = error.to_string();
@@ -214,7 +215,7 @@ impl Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        // It travels in a header, and headers of more than 16 KiB break a connection.
+        // The text travels in a header, and headers of more than 16 KiB break a connection.
         let mut status = Status::new(error.code(), quoted(&error.to_string()));
         if let Ok(class) = error.class().parse() {
             status.metadata_mut().insert(CLASS, class);

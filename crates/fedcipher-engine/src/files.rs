@@ -1,4 +1,4 @@
-//! Secrets on disk: read only where nobody else can read or replace them, written whole or not at all.
+//! Secret files: read only if other users can neither read nor replace them, and written whole or not at all.
 
 use crate::{Error, Result};
 #[cfg(feature = "server")]
@@ -13,11 +13,11 @@ use std::path::PathBuf;
 #[cfg(feature = "server")]
 use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt};
 
-/// Largest file that is read here: keys, certificates, requests and a scheme's text are small.
+/// Largest file that is read: keys, certificates, requests and a scheme's text are small.
 const LARGEST: u64 = 1 << 20;
 
-/// A secret file's content. Refused where another user could read it, or put his own in its place; on Windows that
-/// is left to the folder's access-control list.
+/// The content of a secret file. Fails if another user could read or replace it. On Windows the folder's access-control
+/// list must ensure this.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>> {
     let file = open(path)?;
     #[cfg(unix)]
@@ -25,7 +25,7 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>> {
     content(file, path)
 }
 
-/// The content of a file that everybody may read and nobody else may change, such as the authority's certificate.
+/// The content of a file that others may read but not change, such as the authority's certificate.
 pub fn read_trusted(path: &Path) -> Result<Vec<u8>> {
     let file = open(path)?;
     #[cfg(unix)]
@@ -35,19 +35,19 @@ pub fn read_trusted(path: &Path) -> Result<Vec<u8>> {
 
 /// The text of a small file that the command line names.
 pub fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(content(open(path)?, path)?).map_err(|_| Error::file(path, &"it is no text (UTF-8)"))
+    String::from_utf8(content(open(path)?, path)?).map_err(|_| Error::file(path, &"it is not text (UTF-8)"))
 }
 
-/// A regular file, opened without waiting for the other end of what is none, and looked at before it is read.
+/// Opens a regular file, and checks it before it is read. Opening a pipe does not block.
 fn open(path: &Path) -> Result<File> {
     let mut options = std::fs::OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, modes::NO_WAITING);
     let file = options.read(true).open(path).map_err(|e| Error::file(path, &e))?;
-    // Of the open file, not of the path: what is checked is what is read.
+    // Metadata of the open file, not of the path: the file that is checked is the file that is read.
     let about = file.metadata().map_err(|e| Error::file(path, &e))?;
     if !about.is_file() || about.len() > LARGEST {
-        return Err(Error::file(path, &format!("it is no file of at most {LARGEST} bytes; name the file itself")));
+        return Err(Error::file(path, &format!("it is not a file of at most {LARGEST} bytes; name the file itself")));
     }
     Ok(file)
 }
@@ -58,7 +58,7 @@ fn content(file: File, path: &Path) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// What modes and owners say against a file, and against every folder and link that leads to it.
+/// Checks the modes and owners of a file, and of every folder and link on its path.
 #[cfg(unix)]
 pub mod modes {
     use super::{Error, File, Path, Result};
@@ -66,18 +66,18 @@ pub mod modes {
     use std::os::unix::fs::MetadataExt;
 
     pub(super) const NO_WAITING: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    /// Bits of a mode that concern permissions.
+    /// The permission bits of a mode.
     const PERMISSIONS: u32 = 0o7777;
     const OTHERS_WRITE: u32 = 0o022;
 
     pub(super) fn check_secret(file: &File, path: &Path) -> Result<()> {
         let about = file.metadata().map_err(|e| Error::file(path, &e))?;
         let mode = about.mode() & PERMISSIONS;
-        // A file of root's may be handed to a service by its group.
+        // Root may give a service access to a file through its group.
         let by_group = about.uid() == 0 && !rustix::process::geteuid().is_root() && mode & 0o037 == 0;
         if mode & 0o077 != 0 && !by_group {
-            let cure = format!("chmod 600 {}", path.display());
-            return Err(Error::file(path, &format!("mode {mode:o} lets other users read the key; run: {cure}")));
+            let fix = format!("chmod 600 {}", path.display());
+            return Err(Error::file(path, &format!("mode {mode:o} lets other users read the key; run: {fix}")));
         }
         check_place(path)
     }
@@ -85,13 +85,13 @@ pub mod modes {
     pub(super) fn check_trusted(file: &File, path: &Path) -> Result<()> {
         let mode = file.metadata().map_err(|e| Error::file(path, &e))?.mode() & PERMISSIONS;
         if mode & OTHERS_WRITE != 0 {
-            let cure = format!("chmod go-w {}", path.display());
-            return Err(Error::file(path, &format!("mode {mode:o} lets other users change it; run: {cure}")));
+            let fix = format!("chmod go-w {}", path.display());
+            return Err(Error::file(path, &format!("mode {mode:o} lets other users change it; run: {fix}")));
         }
         check_place(path)
     }
 
-    /// Refuses a file or a folder that another user could replace. A folder itself may be sticky, as for a socket.
+    /// Fails if another user could replace a file or folder. A folder itself may be sticky, as for a socket.
     pub fn check_place(path: &Path) -> Result<()> {
         match replaceable(path).map_err(|e| Error::file(path, &e))? {
             Some(why) => Err(Error::file(path, &why)),
@@ -105,7 +105,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A new file of mode 600, on disk with all its content when this returns; an existing one is not replaced.
+/// Writes a new file of mode 600. Its whole content is on disk when this returns. An existing file is not replaced.
 #[cfg(feature = "server")]
 pub fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
     let failed = |e: std::io::Error| Error::file(path, &e);
@@ -125,7 +125,7 @@ pub fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
     sync_folder(folder)
 }
 
-/// Makes a folder, with those above it.
+/// Makes a folder and the folders above it.
 #[cfg(feature = "server")]
 pub fn make_folder(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|e| match e.kind() {
@@ -136,8 +136,8 @@ pub fn make_folder(folder: &Path) -> Result<()> {
     })
 }
 
-/// New secret files that belong together: until they are kept, an end takes those that are there away again. Half of
-/// them would be of no use, and in the way of the next try.
+/// A set of new secret files. Unless they are kept, dropping the set removes the files written so far: half a set is
+/// useless and would block the next attempt.
 #[cfg(feature = "server")]
 #[derive(Debug)]
 pub struct Draft {
@@ -148,14 +148,14 @@ pub struct Draft {
 
 #[cfg(feature = "server")]
 impl Draft {
-    /// In `folder`, which is made where it is absent.
+    /// A set in `folder`, which is made if it is absent.
     pub fn new(folder: &Path) -> Result<Self> {
         let made_folder = !folder.exists();
         make_folder(folder)?;
         Ok(Draft { folder: folder.to_owned(), made_folder, written: Vec::new() })
     }
 
-    /// As [`write_secret`].
+    /// Like [`write_secret`].
     pub fn write(&mut self, name: &str, content: &[u8]) -> Result<()> {
         let path = self.folder.join(name);
         write_secret(&path, content)?;
@@ -163,7 +163,7 @@ impl Draft {
         Ok(())
     }
 
-    /// They stay.
+    /// Keeps the files.
     pub fn keep(mut self) {
         self.written.clear();
         self.made_folder = false;
@@ -173,7 +173,7 @@ impl Draft {
 #[cfg(feature = "server")]
 impl Drop for Draft {
     fn drop(&mut self) {
-        // Whatever cannot be removed stays, and the error under way says why there was an end.
+        // A file that cannot be removed stays. The error in progress has the cause.
         for path in &self.written {
             let _ = std::fs::remove_file(path);
         }
@@ -251,7 +251,7 @@ mod tests {
         let path = folder.join("key.pem");
         let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
         write_secret(&path, b"secret").unwrap();
-        // A link from a folder of ours leads through theirs.
+        // A link from our own folder leads through another user's folder.
         let link = std::env::temp_dir().join(format!("fedcipher-above-{}.link", std::process::id()));
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let said = || {
@@ -298,7 +298,7 @@ mod tests {
                 read_trusted(path).unwrap_err().to_string(),
                 read_text(path).unwrap_err().to_string(),
             ] {
-                assert!(said.contains("it is no file of at most"), "{said}");
+                assert!(said.contains("it is not a file of at most"), "{said}");
             }
         }
         std::fs::remove_dir_all(&folder).unwrap();

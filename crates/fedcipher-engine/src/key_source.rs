@@ -1,13 +1,13 @@
-//! An engine's side of the authority: fetches each device's keys, forgets ended epochs.
+//! An engine's connection to the authority: fetches each device's keys, forgets ended epochs.
 
 use crate::certificates;
 use crate::client::{Patience, Peer, Target, channel};
 use crate::engine_service::KeySource;
 use crate::error::{Error, Result};
 use crate::files;
-use crate::hosts::Hosts;
 use crate::keyring::Keyring;
 use crate::proto::{self, authority_client::AuthorityClient};
+use crate::revoked_hosts::RevokedHosts;
 use crate::sealed_keys::Recipient;
 use crate::tls::Credentials;
 use fedcipher_core::keys::{ClientKey, ServerKey};
@@ -22,12 +22,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tonic::transport::Channel;
 
-/// Longest wait for the authority's answer: with `--refresh`, when an engine knows whom it has revoked.
+/// Longest wait for the authority's answer. Together with `--refresh`, it bounds the time until an engine knows of a
+/// revocation.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Keys of two epochs for one device, with what travels beside them.
+/// Largest answer: keys of two epochs for one device, with their rosters.
 const MAX_KEYS: usize = 64 << 20;
 
-/// As Python's commands print it (`keys/roster.py`).
+/// The fingerprint in the form of Python's commands (`keys/roster.py`).
 fn fingerprint(of: [u8; 32]) -> String {
     let groups: Vec<String> = of.chunks(2).map(hex).collect();
     groups.join("-")
@@ -42,12 +43,12 @@ fn list_parties(epoch: Epoch, roster: &Roster) {
     }
 }
 
-/// As the authority is told.
+/// Epochs as numbers, for messages to the authority.
 fn numbers(epochs: Vec<Epoch>) -> Vec<u64> {
     epochs.into_iter().map(Epoch::get).collect()
 }
 
-/// Where the identity of `device` lies. It must survive restarts, like the ledgers beside it.
+/// The path of the identity of `device`. The file must survive restarts, like the ledgers beside it.
 fn identity_file(state: &Path, device: &str) -> PathBuf {
     state.join(format!("{device}.identity"))
 }
@@ -63,9 +64,9 @@ fn read_identity(state: &Path, device: &str) -> Result<Option<Identity>> {
 /// The connection to one authority, for all devices of an engine.
 pub struct AuthoritySource {
     keyring: Arc<Keyring>,
-    hosts: Arc<Hosts>,
+    hosts: Arc<RevokedHosts>,
     instance: Vec<u8>,
-    /// Rosters whose parties are in the log.
+    /// Rosters whose parties have been logged.
     shown: Mutex<BTreeSet<[u8; 32]>>,
     identities: Mutex<BTreeMap<String, Identity>>,
     lines: BTreeMap<String, Line>,
@@ -75,31 +76,31 @@ pub struct AuthoritySource {
 struct Line {
     client: AuthorityClient<Channel>,
     peer: Peer,
-    /// One request at a time: an epoch that two of them bring would be taken up twice, and the second party has none
-    /// of what the first one reserved; of two new identities the authority would know one and the disk the other.
+    /// Serialises requests. Two requests could insert the keys of one epoch twice, and the second keys would lack the
+    /// reservations of the first. Of two new identities, the authority could know one and the disk the other.
     asking: tokio::sync::Mutex<()>,
 }
 
-/// The device that a credentials folder belongs to.
+/// The device in the certificate of a credentials folder.
 pub fn device_of(folder: &Path) -> Result<String> {
-    let party = certificates::party_of_pem(&Credentials::new(folder).certificate()?)?;
+    let party = certificates::subject_of_pem(&Credentials::new(folder).certificate()?)?;
     if party.role == certificates::Role::Device {
         return Ok(party.name);
     }
     Err(Error::Configuration(format!("{} holds the credentials of {party}, not of a device", folder.display())))
 }
 
-/// This engine's random name: the identity of the folder with its nonce ledgers. Who has those may use a key
-/// again; an engine whose folder was lost is another one to the authority, which refuses it the same key.
+/// This engine's random name: the identity of the folder with its nonce ledgers. A holder of these ledgers may use a
+/// key again. To the authority, an engine with a new folder is another engine, which does not get the same key.
 fn instance(state: &Path) -> Result<Vec<u8>> {
     Ok(Folder::open(state)?.identity().to_vec())
 }
 
 impl AuthoritySource {
-    /// `devices`: name and credentials folder; `hosts` learns whom the authority has revoked.
+    /// `devices`: name and credentials folder. `hosts` receives the revocations.
     pub fn new(
         keyring: Arc<Keyring>,
-        hosts: Arc<Hosts>,
+        hosts: Arc<RevokedHosts>,
         target: &Target,
         devices: &[(String, std::path::PathBuf)],
     ) -> Result<Self> {
@@ -131,7 +132,7 @@ impl AuthoritySource {
         self.identities.lock().unwrap_or_else(PoisonError::into_inner).get(device).cloned()
     }
 
-    /// A new identity of `device`, on disk before anybody hears of it.
+    /// Makes a new identity of `device`. It is on disk before the authority sees it.
     fn make_identity(&self, device: &str) -> Result<()> {
         let made = Identity::generate()?;
         files::write_secret(&identity_file(self.keyring.state(), device), made.to_bytes())?;
@@ -162,7 +163,7 @@ impl AuthoritySource {
         answer
     }
 
-    /// The key that `issued` is to `device`.
+    /// The key of `device` in `issued`.
     fn key(&self, device: &str, spec: &str, issued: &proto::IssuedKey, recipient: &Recipient) -> Result<ClientKey> {
         let epoch = Epoch::new(issued.epoch);
         if issued.roster.is_empty() {
@@ -180,8 +181,8 @@ impl AuthoritySource {
         Ok(key)
     }
 
-    /// Logs which roster a device has joined and, of each roster once, who is in it: nobody else looks at what the
-    /// authority has put into it.
+    /// Logs the roster that a device has joined, and each roster's parties once. Only this log lets an operator check
+    /// the authority's rosters.
     fn show(&self, device: &str, epoch: Epoch, roster: &Roster, digest: [u8; 32]) {
         if self.shown.lock().unwrap_or_else(PoisonError::into_inner).insert(digest) {
             list_parties(epoch, roster);
@@ -207,7 +208,7 @@ impl KeySource for AuthoritySource {
             self.make_identity(device)?;
             reply = self.ask(line, device, &recipient).await?;
         }
-        // Whatever cannot be taken up: what has ended goes, and who is revoked is refused.
+        // Done even if the keys are rejected: epochs end and hosts are revoked.
         self.hosts.revoked(reply.revoked_hosts);
         let usable = Epoch::list(reply.usable);
         tokio::task::block_in_place(|| self.keyring.keep(device, &usable));
@@ -219,7 +220,7 @@ impl KeySource for AuthoritySource {
             tracing::info!(device, epoch = issued.epoch, key_set, "key received");
             Ok(())
         });
-        // Each is tried, also after one that failed.
+        // Every key is tried, even after a failure.
         let all: Vec<Result<()>> = refused.into_iter().chain(taken).collect();
         all.into_iter().collect()
     }

@@ -1,4 +1,4 @@
-//! The keys an engine holds: for each device, a party per key epoch. They leave no other way than drop.
+//! The keys that an engine holds, by device and epoch. They cannot be read out; they are only dropped.
 
 use crate::streams::compute;
 use crate::{Error, Result};
@@ -30,7 +30,7 @@ impl Devices {
     }
 }
 
-/// A device that is served here and that the caller may use: [`Keyring::device`] has looked.
+/// The name of a device that is served here and that the caller may use. [`Keyring::device`] makes it after its check.
 #[derive(Debug, Clone)]
 pub struct Granted(String);
 
@@ -41,22 +41,22 @@ impl Granted {
     }
 }
 
-/// One device in one epoch.
-pub struct Party {
+/// The keys of one device in one epoch.
+pub struct DeviceKeys {
     pub epoch: Epoch,
     pub client: ClientId,
     key_id: [u8; 16],
     pub spec: Arc<str>,
-    /// What its key is for.
+    /// The objects for the key's roles.
     encryptor: Option<Arc<Mutex<Encryptor>>>,
     decryptor: Option<Decryptor>,
     member: Option<Box<dyn Member>>,
 }
 
-impl Party {
+impl DeviceKeys {
     fn new(spec: Arc<str>, scheme: &dyn Scheme, key: &ClientKey, state: &Path) -> Result<Self> {
         let roles = scheme.roles(key)?;
-        Ok(Party {
+        Ok(DeviceKeys {
             epoch: key.tag.epoch,
             client: key.client,
             key_id: key.tag.key_id,
@@ -72,45 +72,45 @@ impl Party {
         })
     }
 
-    /// Waited for before work is handed to rayon, never in there: a thread of rayon's that waits for its share of an
-    /// update takes up whatever else was handed in, and would wait for what it holds itself.
+    /// Locks the encryptor. Lock it before work is handed to rayon, never inside: a rayon thread that waits for its
+    /// share of an update may run other work, and would deadlock on its own lock.
     pub async fn encryptor(&self) -> Result<OwnedMutexGuard<Encryptor>> {
-        let encryptor = self.encryptor.as_ref().ok_or_else(|| self.is_no("client, so it sends no updates"))?;
+        let encryptor = self.encryptor.as_ref().ok_or_else(|| self.lacks("client, so it sends no updates"))?;
         Ok(Arc::clone(encryptor).lock_owned().await)
     }
 
-    /// Whether a stream has the encryptor, which outlives the party.
+    /// Whether a stream holds the encryptor, which outlives these keys.
     fn encrypts(&self) -> bool {
         self.encryptor.as_ref().is_some_and(|encryptor| Arc::strong_count(encryptor) > 1)
     }
 
     pub fn decryptor(&self) -> Result<&Decryptor> {
-        self.decryptor.as_ref().ok_or_else(|| self.is_no("reader, so it opens no aggregates"))
+        self.decryptor.as_ref().ok_or_else(|| self.lacks("reader, so it opens no aggregates"))
     }
 
     pub fn member(&self) -> Result<&dyn Member> {
-        self.member.as_deref().ok_or_else(|| self.is_no("member of a committee"))
+        self.member.as_deref().ok_or_else(|| self.lacks("member of a committee"))
     }
 
-    /// What nobody waits for: an error goes to the log.
+    /// Runs clean-up that no caller waits for. An error goes to the log.
     fn tidy(&self, device: &str, work: impl FnOnce(&dyn Member) -> fedcipher_core::Result<()>) {
         if let Some(Err(error)) = self.member.as_deref().map(work) {
             tracing::warn!(device, epoch = self.epoch.get(), class = error.class(), "prekeys stay undeleted: {error}");
         }
     }
 
-    fn is_no(&self, role: &str) -> Error {
-        Error::Access(format!("party {} of epoch {} is no {role}", self.client, self.epoch))
+    fn lacks(&self, role: &str) -> Error {
+        Error::Access(format!("party {} of epoch {} is not a {role}", self.client, self.epoch))
     }
 }
 
 #[derive(Default)]
 struct Device {
     scheme: Option<(Arc<str>, Arc<dyn Scheme>)>,
-    parties: BTreeMap<Epoch, Arc<Party>>,
+    parties: BTreeMap<Epoch, Arc<DeviceKeys>>,
 }
 
-/// Has prekeys end by the clock, though nobody calls their members: now, and after each `every`.
+/// Deletes expired prekeys now and after each `every`, even if the members receive no calls.
 pub async fn expire(keyring: Arc<Keyring>, every: Duration) {
     let mut tick = tokio::time::interval(every);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -130,11 +130,11 @@ pub async fn expire(keyring: Arc<Keyring>, every: Duration) {
 /// All devices of one engine.
 pub struct Keyring {
     state: PathBuf,
-    /// Where the arithmetic of `bfv` is done, if not here.
+    /// Accelerators for the arithmetic of `bfv`, if any.
     accelerators: Option<Arc<dyn Accelerators>>,
     devices: RwLock<BTreeMap<String, Device>>,
-    /// Parties whose epochs have ended, and whose streams may be under way.
-    ended: std::sync::Mutex<Vec<Arc<Party>>>,
+    /// Keys whose epochs have ended, but whose streams may still be active.
+    ended: std::sync::Mutex<Vec<Arc<DeviceKeys>>>,
 }
 
 impl Keyring {
@@ -150,7 +150,7 @@ impl Keyring {
         }
     }
 
-    /// With devices for the arithmetic of `bfv`.
+    /// Uses accelerators for the arithmetic of `bfv`.
     #[must_use]
     pub fn with_accelerators(self, accelerators: Option<Arc<dyn Accelerators>>) -> Self {
         Keyring { accelerators, ..self }
@@ -162,7 +162,7 @@ impl Keyring {
         &self.state
     }
 
-    /// Takes up the key of one epoch. The scheme of a device does not change.
+    /// Inserts the key of one epoch. The scheme of a device cannot change.
     pub fn insert(&self, device: &str, spec: &str, key: &ClientKey) -> Result<()> {
         let known = self.read().get(device).and_then(|d| d.scheme.clone());
         let (spec, scheme) = match known {
@@ -174,54 +174,58 @@ impl Keyring {
             }
             None => (Arc::from(spec), registry::make_on(spec, self.accelerators.clone())?),
         };
-        // Nobody else has used this key: a file's marker says so, or the authority, which issues a device's key of
-        // an epoch to one state folder only.
+        // The key is unused: a file's marker ensures this, or the authority, which issues a device's key of an epoch to
+        // one state folder only.
         ledger::register(key, &self.state)?;
-        let party = Arc::new(Party::new(Arc::clone(&spec), scheme.as_ref(), key, &self.state)?);
+        let device_keys = Arc::new(DeviceKeys::new(Arc::clone(&spec), scheme.as_ref(), key, &self.state)?);
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         let slot = devices.entry(device.to_owned()).or_default();
         slot.scheme = Some((spec, scheme));
-        slot.parties.insert(party.epoch, party);
+        slot.parties.insert(device_keys.epoch, device_keys);
         Ok(())
     }
 
-    /// Forgets all epochs of `device` that are not `usable`; streams under way end under their own. Nobody looks at the
-    /// prekeys of these again, so they go at once.
+    /// Removes all epochs of `device` that are not `usable`. Active streams end under their own epoch. The prekeys of
+    /// these epochs are not needed any more, so they are deleted at once.
     pub fn keep(&self, device: &str, usable: &[Epoch]) {
         let ended = self.end(device, usable);
-        ended.iter().for_each(|party| party.tidy(device, |member| member.forget()));
+        ended.iter().for_each(|device_keys| device_keys.tidy(device, |member| member.forget()));
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(ended);
         self.retire();
     }
 
-    /// Deletes the ledgers of ended epochs, of which no stream is under way any more.
+    /// Deletes the ledgers of ended epochs without active streams.
     fn retire(&self) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.retain(|party| Arc::strong_count(party) > 1 || party.encrypts() || !self.is_retired(party));
+        ended.retain(|device_keys| {
+            Arc::strong_count(device_keys) > 1 || device_keys.encrypts() || !self.is_retired(device_keys)
+        });
     }
 
-    /// What nobody waits for: an error goes to the log, and the next look tries again.
-    fn is_retired(&self, party: &Party) -> bool {
-        let gone = ledger::retire(&party.key_id, party.client, &self.state);
+    /// Deletes ledgers that no caller waits for. An error goes to the log, and the next call tries again.
+    fn is_retired(&self, device_keys: &DeviceKeys) -> bool {
+        let gone = ledger::retire(&device_keys.key_id, device_keys.client, &self.state);
         if let Err(error) = &gone {
-            tracing::warn!(epoch = party.epoch.get(), "ledgers of an ended epoch stay undeleted: {error}");
+            tracing::warn!(epoch = device_keys.epoch.get(), "ledgers of an ended epoch stay undeleted: {error}");
         }
         gone.is_ok()
     }
 
-    /// Takes the parties of `device` out whose epochs are not `usable`.
-    fn end(&self, device: &str, usable: &[Epoch]) -> Vec<Arc<Party>> {
+    /// Removes and returns the keys of `device` whose epochs are not `usable`.
+    fn end(&self, device: &str, usable: &[Epoch]) -> Vec<Arc<DeviceKeys>> {
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         let Some(device) = devices.get_mut(device) else { return Vec::new() };
         let ended: Vec<Epoch> = device.parties.keys().copied().filter(|epoch| !usable.contains(epoch)).collect();
         ended.iter().filter_map(|epoch| device.parties.remove(epoch)).collect()
     }
 
-    /// Deletes the prekeys that are too old, of all devices in all epochs.
+    /// Deletes expired prekeys of all devices in all epochs.
     pub fn expire(&self) {
         let names: Vec<String> = self.read().keys().cloned().collect();
         for name in names {
-            self.parties(&name).iter().for_each(|party| party.tidy(&name, |member| member.expire()));
+            self.all_device_keys(&name)
+                .iter()
+                .for_each(|device_keys| device_keys.tidy(&name, |member| member.expire()));
         }
         self.retire();
     }
@@ -232,27 +236,28 @@ impl Keyring {
         self.read().get(device).map(|d| d.parties.keys().copied().collect()).unwrap_or_default()
     }
 
-    /// The device in each epoch held.
+    /// The device's keys in each epoch held.
     #[must_use]
-    pub fn parties(&self, device: &str) -> Vec<Arc<Party>> {
+    pub fn all_device_keys(&self, device: &str) -> Vec<Arc<DeviceKeys>> {
         self.read().get(device).map(|d| d.parties.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// The epochs of `device` under whose key nothing is opened any more, since a forgery was tried.
+    /// The closed epochs of `device`: their keys open nothing after an attempted forgery.
     #[must_use]
     pub fn closed(&self, device: &str) -> Vec<Epoch> {
-        let closed = |party: &Arc<Party>| {
-            let open = party.decryptor.as_ref().map(Decryptor::check_open);
-            matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(party.epoch)
+        let closed = |device_keys: &Arc<DeviceKeys>| {
+            let open = device_keys.decryptor.as_ref().map(Decryptor::check_open);
+            matches!(open, Some(Err(fedcipher_core::Error::Closed))).then_some(device_keys.epoch)
         };
-        self.parties(device).iter().filter_map(closed).collect()
+        self.all_device_keys(device).iter().filter_map(closed).collect()
     }
 
-    /// The party of a device in `epoch`, or in the newest.
-    pub fn party(&self, device: &Granted, epoch: Option<Epoch>) -> Result<Arc<Party>> {
+    /// The keys of a device in `epoch`, or in the newest epoch.
+    pub fn device_keys(&self, device: &Granted, epoch: Option<Epoch>) -> Result<Arc<DeviceKeys>> {
         let (devices, name) = (self.read(), device.name());
         let parties = devices.get(name).map(|d| &d.parties);
-        let newest = parties.and_then(|p| p.last_key_value()).map(|(epoch, party)| (*epoch, Arc::clone(party)));
+        let newest =
+            parties.and_then(|p| p.last_key_value()).map(|(epoch, device_keys)| (*epoch, Arc::clone(device_keys)));
         let Some((last, newest)) = newest else {
             return Err(Error::Access(format!("device {name} has no key yet; see that the authority serves it")));
         };
@@ -265,8 +270,8 @@ impl Keyring {
         }
     }
 
-    /// The device that a caller means, who may use the `allowed` ones; an empty name is the only one of these. The
-    /// refusal is the same whether the engine serves the device to others or not at all.
+    /// The device that a caller asks for, among the `allowed` ones. An empty name stands for the only allowed device.
+    /// The error is the same for a device of other hosts and for an unknown device.
     pub fn device(&self, allowed: &Devices, asked: &str) -> Result<Granted> {
         let devices = self.read();
         let own: Vec<&String> = devices.keys().filter(|name| allowed.contain(name)).collect();

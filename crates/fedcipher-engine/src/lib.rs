@@ -1,8 +1,8 @@
-//! Encryption in a process that alone holds keys (FedNIC), and the authority that hands the keys out.
+//! Encryption in a separate process that alone holds the keys (FedNIC), and the authority that issues the keys.
 //!
-//! `fedcipher-engine` holds keys and talks to a training host; `fedcipher-authority` enrols devices,
-//! makes the keys of each epoch and gives every device its own. A host has [`client`] and no key.
-//! docs/how-to/offload.md draws who trusts whom.
+//! `fedcipher-engine` holds keys and serves a training host. `fedcipher-authority` enrols devices, makes the keys of
+//! each epoch and gives every device its own. A host has [`client`] and no key. docs/how-to/offload.md shows the
+//! trust between them.
 
 pub mod client;
 pub mod error;
@@ -16,27 +16,25 @@ pub mod text;
 pub mod tls;
 
 #[cfg(feature = "server")]
+pub mod affinity;
+#[cfg(feature = "server")]
 pub mod authority;
 #[cfg(feature = "server")]
 pub mod authority_service;
 #[cfg(feature = "server")]
 pub mod boot_time;
 #[cfg(feature = "server")]
-pub mod calls;
+pub mod call_limits;
 #[cfg(feature = "server")]
 pub mod certificates;
 #[cfg(feature = "server")]
+pub mod connection_limiter;
+#[cfg(feature = "server")]
 pub mod console;
-#[cfg(feature = "server")]
-pub mod cores;
-#[cfg(feature = "server")]
-mod damage;
-#[cfg(feature = "server")]
-pub mod door;
 #[cfg(feature = "server")]
 pub mod engine_service;
 #[cfg(feature = "server")]
-pub mod hosts;
+pub mod hardening;
 #[cfg(feature = "server")]
 pub mod key_source;
 #[cfg(feature = "server")]
@@ -44,25 +42,27 @@ pub mod keyring;
 #[cfg(feature = "server")]
 pub mod listen;
 #[cfg(feature = "server")]
-pub mod lockdown;
-#[cfg(feature = "server")]
 pub mod logs;
+#[cfg(feature = "server")]
+pub mod memory_budget;
 #[cfg(feature = "server")]
 pub mod metrics;
 #[cfg(feature = "server")]
-pub mod refusals;
+pub mod rejection_log;
+#[cfg(feature = "server")]
+pub mod revoked_hosts;
 #[cfg(feature = "server")]
 pub mod sealed_keys;
 #[cfg(feature = "server")]
-pub mod streams;
+mod store_check;
 #[cfg(feature = "server")]
-pub mod unfinished;
+pub mod streams;
 
 pub use error::{Error, Result};
 
 #[cfg(all(feature = "server", not(target_os = "linux")))]
 compile_error!(
-    "the engine and the authority lock memory, refuse to be traced and ask who calls in Linux's ways; \
+    "the engine and the authority lock memory, forbid tracing and identify callers with Linux's interfaces; \
      build with --no-default-features for the client"
 );
 
@@ -72,19 +72,21 @@ pub mod proto {
     tonic::include_proto!("fedcipher.v1");
 }
 
-/// Bytes of values or ciphertext in one place of a ring: large enough to amortise a message, small enough that a
-/// few of them are nothing.
+/// Bytes of values or ciphertext in one slot of a ring: large enough to amortise a message, and small enough that a few
+/// chunks need little memory.
 pub const CHUNK: usize = 1 << 19;
-/// Bytes in one message where there is no ring: over 20 kbit/s it comes within the 30 s of silence that a host has.
+/// Bytes in one message without a ring. Over 20 kbit/s a message arrives within the 30 s of silence that a host may
+/// keep.
 pub const MESSAGE: usize = 1 << 16;
-/// Flow-control window of one stream: what a sender may be ahead of its reader.
+/// Flow-control window of one stream: the bytes by which a sender may be ahead of its reader.
 pub const WINDOW: u32 = 1 << 20;
-/// Largest HTTP/2 frame: a chunk goes in one.
+/// Largest HTTP/2 frame. It holds a whole chunk.
 pub const FRAME: u32 = 1 << 20;
-/// Largest message to an engine: a few chunks, or a layout and a plan. A message's announced length is taken
-/// from memory before its bytes have come.
+/// Largest message to an engine: a few chunks, or a layout and a plan. Memory for the announced length of a message is
+/// allocated before its bytes arrive.
 pub const MAX_REQUEST: usize = 32 << 20;
 /// Largest message to the authority.
 pub const MAX_ASKED: usize = 1 << 20;
-/// Largest reply: a server's evaluation keys, counts of every element; and the most that an engine holds of one call.
+/// Largest reply: a server's evaluation keys, or counts of every element. Also the most memory that an engine uses for
+/// one call.
 pub const MAX_MESSAGE: usize = 1 << 30;

@@ -1,15 +1,15 @@
-//! Where a service listens and who may come in.
+//! The listeners of a service, and access control.
 
-use crate::calls::Limits;
+use crate::call_limits::CallLimits;
 use crate::client::Target;
-use crate::door::{Admitted, Door, Greeted, Origin, Work};
+use crate::connection_limiter::{Admitted, CallTracker, ConnectionLimiter, Origin, Work};
 use crate::error::{Error, Result};
 use crate::files::modes::check_place;
-use crate::hosts::Hosts;
 use crate::keyring::Devices;
-use crate::ring::Ring;
+use crate::revoked_hosts::RevokedHosts;
+use crate::ring::SharedMemoryRing;
 use crate::{FRAME, WINDOW, certificates};
-use certificates::{Party, Role};
+use certificates::{Role, Subject};
 use rustix::fs::{Gid, Mode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -26,20 +26,20 @@ use tonic::transport::server::{Connected, TlsConnectInfo};
 use tonic::{Request, Status};
 use tower::layer::util::{Identity, Stack};
 
-/// Streams of one connection: a host needs one a device.
+/// Streams of one connection: a host needs one per device.
 const STREAMS: u32 = 128;
-/// Connections let in and not yet served.
+/// The number of admitted connections that are not yet served.
 const BACKLOG: usize = 16;
-/// Before descriptors that have run out are asked for again.
+/// The pause before the next attempt when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A connection that has been quiet for so long is pinged.
+/// A connection that has been quiet for this long is pinged.
 pub const QUIET: Duration = Duration::from_secs(30);
-/// And ends when its peer does not answer for so long.
+/// The connection ends if its peer does not answer a ping for this long.
 const PONG: Duration = Duration::from_secs(30);
 
-/// A server with the limits of this protocol; a request that is one message has `request` to come in.
+/// A server with the limits of this protocol. `request` is the time limit of a request that is one message.
 #[must_use]
-pub fn server(request: Duration) -> Server<Stack<Limits, Identity>> {
+pub fn server(request: Duration) -> Server<Stack<CallLimits, Identity>> {
     Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(2 * WINDOW)
@@ -47,40 +47,40 @@ pub fn server(request: Duration) -> Server<Stack<Limits, Identity>> {
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(QUIET))
         .http2_keepalive_timeout(Some(PONG))
-        .layer(Limits { request })
+        .layer(CallLimits { request })
 }
 
-/// Who is at the other end of a connection, and the ring it has brought.
+/// The peer of a connection, and the ring that it has brought.
 #[derive(Debug, Clone)]
 pub struct Peer {
     origin: Origin,
-    ring: Option<Arc<Ring>>,
-    greeted: Greeted,
+    ring: Option<Arc<SharedMemoryRing>>,
+    tracker: CallTracker,
 }
 
 impl Peer {
-    /// A call of it, under way until what this returns is dropped.
+    /// Counts a call of this peer. It is active until the result is dropped.
     #[must_use]
     pub fn call(&self) -> Work {
-        self.greeted.call()
+        self.tracker.call()
     }
 }
 
-/// What a server serves.
+/// The connections that a server accepts.
 pub type Connections<S> = ReceiverStream<std::io::Result<Admitted<S>>>;
 
 /// A TCP listener, bound.
 pub async fn tcp(target: &Target) -> Result<TcpListener> {
     let Target::Tls { host, port } = target else {
-        return Err(Error::Configuration(format!("{target} is no host:port")));
+        return Err(Error::Configuration(format!("{target} is not host:port")));
     };
     TcpListener::bind((host.as_str(), *port)).await.map_err(|e| Error::Configuration(format!("{target}: {e}")))
 }
 
-/// Connections let in at `door`, without Nagle's delay: a chunk's last packet does not wait for the other
-/// side's answer.
+/// Connections admitted by `limiter`, without Nagle's delay: a chunk's last packet does not wait for an
+/// acknowledgement.
 #[must_use]
-pub fn incoming(listener: TcpListener, door: Arc<Door>) -> Connections<TcpStream> {
+pub fn incoming(listener: TcpListener, limiter: Arc<ConnectionLimiter>) -> Connections<TcpStream> {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         loop {
@@ -89,11 +89,11 @@ pub fn incoming(listener: TcpListener, door: Arc<Door>) -> Connections<TcpStream
                 accepted = listener.accept() => accepted,
             };
             let Ok((socket, address)) = accepted else {
-                exhausted(&door).await;
+                exhausted(&limiter).await;
                 continue;
             };
-            let Some(pass) = door.admit(Origin::address(address.ip())) else { continue };
-            // Only speed is lost.
+            let Some(pass) = limiter.admit(Origin::address(address.ip())) else { continue };
+            // A failure costs speed only.
             let _ = socket.set_nodelay(true);
             if sender.send(Ok(Admitted { socket, pass, ring: None })).await.is_err() {
                 return;
@@ -103,29 +103,31 @@ pub fn incoming(listener: TcpListener, door: Arc<Door>) -> Connections<TcpStream
     ReceiverStream::new(receiver)
 }
 
-/// No descriptor for the next connection, say.
-async fn exhausted(door: &Door) {
-    door.make_room();
+/// Called when an accept fails, for example because descriptors have run out.
+async fn exhausted(limiter: &ConnectionLimiter) {
+    limiter.make_room();
     tokio::time::sleep(PAUSE).await;
 }
 
-/// A Unix socket in a folder nobody else can write to. Only its owner may open it, or with `group` the members of
-/// that group too; [`Guard`] then looks who they are.
+/// A Unix socket in a folder that other users cannot write to. Only its owner may open it; with `group`, also the
+/// members
+/// of that group. [`Guard`] then checks the user.
 ///
-/// A socket left behind by a dead engine is replaced; one that answers is not, and nothing else is: a mistyped path
-/// may be anybody's file.
+/// A socket left by a dead engine is replaced. A socket that answers is not replaced, nor is any other file: a mistyped
+/// path
+/// may name a file of any kind.
 pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
     check(path, group)?;
     if std::fs::symlink_metadata(path).is_ok() {
         std::fs::remove_file(path).map_err(|e| Error::file(path, &e))?;
     }
-    // From its first moment, not from a chmod on: the process is still single-minded here.
+    // The mode is set before the socket exists, rather than by a later chmod. The process has only one thread here.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(path);
     rustix::process::umask(before);
     let bound = bound.map_err(|e| Error::file(path, &e))?;
     if let Some(group) = group {
-        // The group first: at no moment may another one open it.
+        // The group is set before its permission, so that no other group can open the socket in between.
         rustix::fs::chown(path, None, Some(group)).map_err(|e| {
             Error::file(path, &format!("cannot be given to group {group}: {e}; put the engine's user into it"))
         })?;
@@ -134,7 +136,7 @@ pub fn unix(path: &Path, group: Option<Gid>) -> Result<UnixListener> {
     Ok(bound)
 }
 
-/// Refuses what [`unix`] would; changes nothing.
+/// Fails where [`unix`] would, and changes nothing.
 pub fn check(path: &Path, group: Option<Gid>) -> Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     check_place(folder)?;
@@ -143,20 +145,26 @@ pub fn check(path: &Path, group: Option<Gid>) -> Result<()> {
     }
     if let Ok(there) = std::fs::symlink_metadata(path) {
         if !there.file_type().is_socket() {
-            return Err(Error::file(path, &"there is something that is no socket; name a path where nothing is"));
+            return Err(Error::file(
+                path,
+                &"a file that is not a socket exists there; choose a path that does not exist",
+            ));
         }
         match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => return Err(Error::file(path, &"another engine answers there; stop it first")),
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {}
             Err(e) => {
-                return Err(Error::file(path, &format!("who answers there cannot be told: {e}; remove it first")));
+                return Err(Error::file(
+                    path,
+                    &format!("cannot tell whether a process answers there: {e}; remove it first"),
+                ));
             }
         }
     }
     Ok(())
 }
 
-/// Refuses a folder through which members of `group` do not get to the socket.
+/// Fails if members of `group` cannot reach the socket through a folder.
 fn passable(folder: &Path, group: Gid) -> Result<()> {
     let whole = folder.canonicalize().map_err(|e| Error::file(folder, &e))?;
     for folder in whole.ancestors() {
@@ -171,7 +179,7 @@ fn passable(folder: &Path, group: Gid) -> Result<()> {
     Ok(())
 }
 
-/// The group of that name or number.
+/// The group with this name or number.
 pub fn group(text: &str) -> Result<Gid> {
     if let Ok(number) = text.parse() {
         return Ok(Gid::from_raw(number));
@@ -185,8 +193,8 @@ pub fn group(text: &str) -> Result<Gid> {
         .ok_or_else(|| Error::Configuration(format!("no group {text:?} in /etc/group; make it, or give its number")))
 }
 
-/// Connections of the Unix socket; one whose greeting is slow or malformed holds up no other.
-pub fn local(listener: UnixListener, door: Arc<Door>) -> Connections<UnixStream> {
+/// Connections of the Unix socket. A slow or malformed greeting does not delay other connections.
+pub fn local(listener: UnixListener, limiter: Arc<ConnectionLimiter>) -> Connections<UnixStream> {
     let (sender, receiver) = mpsc::channel(BACKLOG);
     tokio::spawn(async move {
         loop {
@@ -195,11 +203,11 @@ pub fn local(listener: UnixListener, door: Arc<Door>) -> Connections<UnixStream>
                 accepted = listener.accept() => accepted,
             };
             let Ok((socket, _)) = accepted else {
-                exhausted(&door).await;
+                exhausted(&limiter).await;
                 continue;
             };
             let Ok(user) = socket.peer_cred().map(|peer| peer.uid()) else { continue };
-            let Some(pass) = door.admit(Origin::User(user)) else { continue };
+            let Some(pass) = limiter.admit(Origin::User(user)) else { continue };
             let sender = sender.clone();
             let mut io = Admitted { socket, pass, ring: None };
             tokio::spawn(async move {
@@ -220,10 +228,10 @@ pub fn local(listener: UnixListener, door: Arc<Door>) -> Connections<UnixStream>
     ReceiverStream::new(receiver)
 }
 
-/// What a connection over the Unix socket begins with.
-async fn greet(socket: &UnixStream) -> Result<Option<Arc<Ring>>> {
+/// Reads the first bytes of a connection over the Unix socket.
+async fn greet(socket: &UnixStream) -> Result<Option<Arc<SharedMemoryRing>>> {
     let failed = |e: std::io::Error| Error::Truncated(format!("a connection's greeting: {e}"));
-    let greeting = socket.async_io(Interest::READABLE, || Ring::greeting(socket)).await.map_err(failed)?;
+    let greeting = socket.async_io(Interest::READABLE, || SharedMemoryRing::greeting(socket)).await.map_err(failed)?;
     Ok(greeting.transpose()?.map(Arc::new))
 }
 
@@ -231,35 +239,35 @@ impl<S> Connected for Admitted<S> {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer { origin: self.pass.origin(), ring: self.ring.clone(), greeted: self.pass.greeted() }
+        Peer { origin: self.pass.origin(), ring: self.ring.clone(), tracker: self.pass.call_tracker() }
     }
 }
 
-/// The ring of the connection that a call came over.
+/// The ring of the call's connection.
 #[must_use]
-pub fn ring<T>(request: &Request<T>) -> Option<Arc<Ring>> {
+pub fn ring<T>(request: &Request<T>) -> Option<Arc<SharedMemoryRing>> {
     request.extensions().get::<Peer>().and_then(|peer| peer.ring.clone())
 }
 
-/// Where a call came from.
+/// The origin of a call.
 #[must_use]
 pub fn origin<T>(request: &Request<T>) -> Option<Origin> {
     request.extensions().get::<Peer>().map(|peer| peer.origin)
 }
 
-/// Who the verified certificate of a call names.
-pub fn caller<T>(request: &Request<T>) -> Result<Party> {
+/// The subject of a call's verified certificate.
+pub fn caller<T>(request: &Request<T>) -> Result<Subject> {
     let certificates = request.extensions().get::<TlsConnectInfo<Peer>>().and_then(TlsConnectInfo::peer_certs);
     let leaf = certificates.as_ref().and_then(|chain| chain.first());
-    certificates::party(leaf.ok_or_else(|| Error::Access("this call needs a client certificate".into()))?)
+    certificates::subject(leaf.ok_or_else(|| Error::Access("this call needs a client certificate".into()))?)
 }
 
-/// What a call may use: the [`Guard`] leaves it with each that it lets in.
+/// The permissions of a call. The [`Guard`] attaches them to each admitted call.
 #[derive(Debug, Clone)]
 pub struct Grant {
-    /// The training host; none over a Unix socket.
+    /// The training host; `None` over a Unix socket.
     pub host: Option<String>,
-    /// Whose calls are counted together: a training host, or a user of this machine.
+    /// The owner by which calls are counted: a training host, or a user of this machine.
     pub owner: String,
     pub devices: Devices,
 }
@@ -285,24 +293,24 @@ impl std::str::FromStr for UserDevice {
         match parts {
             Some((user, device)) if !device.is_empty() => Ok(UserDevice { user, device: device.to_owned() }),
             _ => Err(Error::Configuration(format!(
-                "{text:?} is no UID=DEVICE: a user's number and a device that it may use, once for each device"
+                "{text:?} is not UID=DEVICE: a user's number and a device that it may use, once for each device"
             ))),
         }
     }
 }
 
-/// Who may use an engine, and which of its devices. Over TCP these are the hosts that the engine lists, until the
-/// authority revokes them, each with the devices that its certificate names. Over a Unix socket its own user and root
-/// use all devices, since they read the engine's files; a user that it lists uses those listed with it.
+/// Decides which callers may use an engine, and which devices. Over TCP, these are the listed hosts, each with the
+/// devices in its certificate, until the authority revokes them. Over a Unix socket, the engine's own user and root use
+/// all devices, since they can read the engine's files. A listed user uses the devices listed with it.
 #[derive(Debug, Clone, Default)]
 pub struct Guard {
     pub hosts: BTreeSet<String>,
     pub users: BTreeMap<u32, BTreeSet<String>>,
-    pub revoked: Arc<Hosts>,
+    pub revoked: Arc<RevokedHosts>,
 }
 
 impl Guard {
-    /// What a call may use; an error where it comes from anyone else.
+    /// The permissions of a call; an error if the caller has none.
     pub fn check(&self, request: &Request<()>) -> Result<Grant> {
         if let Some(Origin::User(user)) = origin(request) {
             let all = user == rustix::process::geteuid().as_raw() || user == 0;
@@ -317,7 +325,7 @@ impl Guard {
             return Err(Error::Revoked(party.to_string()));
         }
         if party.role == Role::Host && self.hosts.contains(&party.name) {
-            let Party { name, devices, .. } = party;
+            let Subject { name, devices, .. } = party;
             return Ok(Grant { host: Some(name.clone()), owner: name, devices: Devices::Named(devices) });
         }
         Err(Error::Access(format!("{party} may not use this engine; start it with --host for each training host")))
@@ -332,19 +340,19 @@ impl tonic::service::Interceptor for Guard {
     }
 }
 
-/// The metrics page's connections, under the same limits: each lives as long as a greeting may take.
+/// The connections of the metrics page, under the same limits. Each may last as long as a first call may take.
 pub struct Pages {
     connections: Connections<TcpStream>,
     address: std::net::SocketAddr,
 }
 
 impl Pages {
-    pub async fn bind(address: std::net::SocketAddr, door: Arc<Door>) -> std::io::Result<Self> {
+    pub async fn bind(address: std::net::SocketAddr, limiter: Arc<ConnectionLimiter>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        Ok(Pages { address: listener.local_addr()?, connections: incoming(listener, door) })
+        Ok(Pages { address: listener.local_addr()?, connections: incoming(listener, limiter) })
     }
 
-    /// Where they are: of port 0 the one that was free.
+    /// The address. For port 0 it has the actual port.
     #[must_use]
     pub fn address(&self) -> std::net::SocketAddr {
         self.address

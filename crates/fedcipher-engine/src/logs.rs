@@ -1,30 +1,30 @@
-//! What the programs say while they run, on standard error.
+//! The programs' log, on standard error.
 
 use crate::text::one_line;
 use std::io::{Result, Write};
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// What a line of the log is.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// For people.
     Text,
-    /// An object of JSON: `timestamp`, `level`, `message` and what else is known.
+    /// JSON objects with `timestamp`, `level`, `message` and further fields.
     Json,
 }
 
-/// Begins the log: what `RUST_LOG` asks for, else what concerns whoever runs the program.
+/// Starts the log at the level of `RUST_LOG`. The default level shows what an operator needs.
 pub fn begin(format: Format) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     let lines = fmt().with_writer(|| Lines(std::io::stderr())).with_env_filter(filter).with_target(false);
     match format {
-        // Without colours: an escape in the log is never ours.
+        // Without colours, so that an escape sequence in the log is never from this program.
         Format::Text => lines.with_ansi(false).init(),
         Format::Json => lines.json().flatten_event(true).with_span_list(false).with_current_span(false).init(),
     }
 }
 
-/// Writes each event, which comes in one piece, as one line, whatever others have put into it.
+/// Writes each event as one line, whatever text it contains. An event arrives in one piece.
 struct Lines<W>(W);
 
 impl<W: Write> Write for Lines<W> {

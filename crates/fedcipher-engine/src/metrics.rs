@@ -9,7 +9,7 @@ use fedcipher_core::rlwe::accelerator::Usage;
 use prometheus::{Counter, CounterVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 use std::sync::Arc;
 
-/// Everything an engine counts.
+/// The counters of an engine.
 pub struct Metrics {
     registry: Registry,
     /// By phase: `encode`, `encrypt`, `decrypt`, `wait` (for the host).
@@ -19,12 +19,12 @@ pub struct Metrics {
     /// By call and outcome, `ok` or a class of `fedcipher.errors`.
     pub calls: IntCounterVec,
     pub streams: IntGauge,
-    /// Of an accelerator, by kind: cycles of `prepare`, `encrypt`, `decrypt` and `key`, `ciphertexts`, `bytes_to`,
-    /// `bytes_from`, and `fallbacks` to the core.
+    /// An accelerator's counters by kind: cycles of `prepare`, `encrypt`, `decrypt` and `key`, `ciphertexts`,
+    /// `bytes_to`, `bytes_from`, and `fallbacks` to the core.
     pub accelerator: IntCounterVec,
-    /// Seconds on the link to an accelerator, by its model.
+    /// Seconds on the link to an accelerator, according to the link's model.
     pub link_seconds: Counter,
-    /// Seconds of this process's own work beside an accelerator, and those that it waited for one.
+    /// Seconds of this process's own work beside an accelerator, and seconds that it waited for the accelerator.
     pub host_seconds: Counter,
     pub wait_seconds: Counter,
 }
@@ -71,7 +71,7 @@ impl Metrics {
         self.bytes.with_label_values(&[direction]).inc_by(bytes as u64);
     }
 
-    /// Counts what an accelerator has done. Cycles, the link's seconds and the host's are never added up.
+    /// Adds an accelerator's counters. Cycles, the link's seconds and the host's seconds are never added together.
     pub fn accelerated(&self, usage: &Usage) {
         for (kind, value) in [
             ("prepare_cycles", usage.prepare_cycles),
@@ -90,7 +90,7 @@ impl Metrics {
         self.wait_seconds.inc_by(usage.wait_seconds);
     }
 
-    /// Counts a call that has ended.
+    /// Counts a finished call.
     pub fn ended<T>(&self, call: &str, result: &crate::Result<T>) {
         let outcome = result.as_ref().map_or_else(crate::Error::class, |_| "ok");
         self.calls.with_label_values(&[call, outcome]).inc();

@@ -1,9 +1,11 @@
-//! Chunks through a small file in memory that host and engine share over a Unix socket; the gRPC stream
-//! then carries only how long each chunk is.
+//! A ring of chunks in a memory file that host and engine share over a Unix socket. The gRPC stream then carries only
+//! the
+//! length of each chunk.
 //!
-//! Both sides copy with `pread` and `pwrite`: nothing is mapped, so the file counts in no process's own
-//! memory, a host that shrinks or rewrites it can harm only its own values, and there is no unsafe code.
-//! One call at a time uses a connection's ring; chunk `n` of a call lies in place `n % PLACES`.
+//! Both sides copy with `pread` and `pwrite`. Nothing is mapped: the file does not count as a process's own memory, a
+//! host
+//! that shrinks or rewrites it can damage only its own values, and there is no unsafe code. One call at a time uses a
+//! connection's ring. Chunk `n` of a call lies in slot `n % SLOTS`.
 
 use crate::CHUNK;
 use crate::error::{Error, Result};
@@ -18,40 +20,40 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{Ordering, fence};
 
-/// Chunks on their way, in each direction.
-pub const PLACES: usize = 8;
+/// The number of slots in each direction.
+pub const SLOTS: usize = 8;
 const UP: u64 = 0;
-const DOWN: u64 = (PLACES * CHUNK) as u64;
-/// One byte: how many chunks of this call the host has taken, modulo 256.
+const DOWN: u64 = (SLOTS * CHUNK) as u64;
+/// Offset of one byte: the number of chunks of this call that the host has taken, modulo 256.
 const TAKEN: u64 = 2 * DOWN;
 const LEN: u64 = TAKEN + 1;
-/// First byte of a connection that brings a ring; HTTP/2 starts with another one.
+/// First byte of a connection that brings a ring. HTTP/2 starts with another byte.
 const HELLO: u8 = b'R';
 
 #[derive(Debug)]
-pub struct Ring(File);
+pub struct SharedMemoryRing(File);
 
-impl Ring {
-    /// One to offer; None on a system that has no such files.
+impl SharedMemoryRing {
+    /// Makes a ring to offer; `None` on a system without memory files.
     pub fn make() -> std::io::Result<Option<Self>> {
         let fd = rustix::fs::memfd_create("fedcipher-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, LEN)?;
         rustix::fs::fcntl_add_seals(&fd, seals() | SealFlags::SEAL)?;
-        Ok(Some(Ring(File::from(fd))))
+        Ok(Some(SharedMemoryRing(File::from(fd))))
     }
 
-    /// A ring that the other side made: of this size, and of this size for ever, since what an engine
-    /// writes into it is memory.
+    /// Accepts a ring from the other side. Its size must be right and sealed, because writing beyond the end would
+    /// allocate memory.
     fn of(fd: OwnedFd) -> Result<Self> {
         let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|has| has.contains(seals()));
         let len = rustix::fs::fstat(&fd).map(|about| about.st_size);
         if !sealed || len.ok().and_then(|len| u64::try_from(len).ok()) != Some(LEN) {
             return Err(Error::Protocol(format!("a ring is a sealed memfd of {LEN} bytes")));
         }
-        Ok(Ring(File::from(fd)))
+        Ok(SharedMemoryRing(File::from(fd)))
     }
 
-    /// Hands the ring over, before anything else is said on `socket`.
+    /// Sends the ring, before any other data on `socket`.
     pub fn offer(&self, socket: impl AsFd) -> std::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -61,7 +63,7 @@ impl Ring {
         Ok(())
     }
 
-    /// What a connection begins with: a ring, or none and HTTP/2. `WouldBlock` before its first byte.
+    /// Reads the start of a connection: a ring, or `None` for HTTP/2. Fails with `WouldBlock` before the first byte.
     pub fn greeting(socket: impl AsFd) -> std::io::Result<Option<Result<Self>>> {
         let mut first = [0u8];
         rustix::net::recv(socket.as_fd(), &mut first, RecvFlags::PEEK)?;
@@ -79,42 +81,42 @@ impl Ring {
         Ok(Some(fd.ok_or_else(|| Error::Protocol("a ring is announced and not there".into())).and_then(Self::of)))
     }
 
-    fn place(base: u64, chunk: u64) -> u64 {
-        base + chunk % PLACES as u64 * CHUNK as u64
+    fn offset(base: u64, chunk: u64) -> u64 {
+        base + chunk % SLOTS as u64 * CHUNK as u64
     }
 
-    /// Host: part of chunk `chunk`, `at` bytes into it.
-    pub fn put_up(&self, chunk: u64, at: usize, bytes: &[u8]) -> Result<()> {
-        self.0.write_all_at(bytes, Self::place(UP, chunk) + at as u64).map_err(|e| lost(&e))
+    /// Host: writes a part of chunk `chunk`, at offset `at`.
+    pub fn write_part(&self, chunk: u64, at: usize, bytes: &[u8]) -> Result<()> {
+        self.0.write_all_at(bytes, Self::offset(UP, chunk) + at as u64).map_err(|e| lost(&e))
     }
 
-    /// Engine: chunk `chunk` of the host, into private memory.
-    pub fn take_up(&self, chunk: u64, bytes: &mut [u8]) -> Result<()> {
-        self.0.read_exact_at(bytes, Self::place(UP, chunk)).map_err(|e| lost(&e))
+    /// Engine: copies chunk `chunk` of the host to private memory.
+    pub fn read_slot(&self, chunk: u64, bytes: &mut [u8]) -> Result<()> {
+        self.0.read_exact_at(bytes, Self::offset(UP, chunk)).map_err(|e| lost(&e))
     }
 
-    /// Engine: whether the host has taken enough that chunk `chunk` has a place.
-    pub fn free_down(&self, chunk: u64) -> bool {
+    /// Engine: whether the host has taken enough chunks that chunk `chunk` has a free slot.
+    pub fn slot_is_free(&self, chunk: u64) -> bool {
         let mut taken = [0u8];
         let read = self.0.read_exact_at(&mut taken, TAKEN);
-        // What the host read before it said so is not overwritten before it was read.
+        // Pairs with the release in `taken`: a slot is overwritten only after the host has read it.
         fence(Ordering::Acquire);
         #[expect(clippy::cast_possible_truncation, reason = "counted modulo 256 on both sides")]
         let ahead = (chunk as u8).wrapping_sub(taken[0]);
-        read.is_ok() && usize::from(ahead) < PLACES
+        read.is_ok() && usize::from(ahead) < SLOTS
     }
 
-    pub fn put_down(&self, chunk: u64, bytes: &[u8]) -> Result<()> {
-        self.0.write_all_at(bytes, Self::place(DOWN, chunk)).map_err(|e| lost(&e))
+    pub fn write_slot(&self, chunk: u64, bytes: &[u8]) -> Result<()> {
+        self.0.write_all_at(bytes, Self::offset(DOWN, chunk)).map_err(|e| lost(&e))
     }
 
-    /// Host: chunk `chunk` of the engine, whose place is then free.
-    pub fn take_down(&self, chunk: u64, bytes: &mut [u8]) -> Result<()> {
-        self.0.read_exact_at(bytes, Self::place(DOWN, chunk)).map_err(|e| lost(&e))?;
+    /// Host: reads chunk `chunk` of the engine, and frees its slot.
+    pub fn read_reply_slot(&self, chunk: u64, bytes: &mut [u8]) -> Result<()> {
+        self.0.read_exact_at(bytes, Self::offset(DOWN, chunk)).map_err(|e| lost(&e))?;
         self.taken(chunk + 1)
     }
 
-    /// Host: so many chunks of this call have been taken; 0 before a call.
+    /// Host: sets the number of chunks taken in this call; 0 before a call.
     pub fn taken(&self, chunks: u64) -> Result<()> {
         fence(Ordering::Release);
         #[expect(clippy::cast_possible_truncation, reason = "counted modulo 256 on both sides")]
@@ -139,30 +141,30 @@ mod tests {
     #[test]
     fn crosses_a_socket_and_carries_both_ways() {
         let (host, engine) = UnixStream::pair().unwrap();
-        let ours = Ring::make().unwrap().unwrap();
+        let ours = SharedMemoryRing::make().unwrap().unwrap();
         ours.offer(&host).unwrap();
-        let theirs = Ring::greeting(&engine).unwrap().unwrap().unwrap();
-        for chunk in 0..PLACES as u64 + 1 {
-            ours.put_up(chunk, 0, &[chunk as u8; 3]).unwrap();
-            ours.put_up(chunk, 3, &[7; 2]).unwrap();
+        let theirs = SharedMemoryRing::greeting(&engine).unwrap().unwrap().unwrap();
+        for chunk in 0..SLOTS as u64 + 1 {
+            ours.write_part(chunk, 0, &[chunk as u8; 3]).unwrap();
+            ours.write_part(chunk, 3, &[7; 2]).unwrap();
             let mut got = [0u8; 5];
-            theirs.take_up(chunk, &mut got).unwrap();
+            theirs.read_slot(chunk, &mut got).unwrap();
             assert_eq!(got, [chunk as u8, chunk as u8, chunk as u8, 7, 7]);
         }
         ours.taken(0).unwrap();
-        assert!((0..PLACES as u64).all(|chunk| theirs.free_down(chunk)));
-        assert!(!theirs.free_down(PLACES as u64));
-        theirs.put_down(0, &[9; CHUNK]).unwrap();
+        assert!((0..SLOTS as u64).all(|chunk| theirs.slot_is_free(chunk)));
+        assert!(!theirs.slot_is_free(SLOTS as u64));
+        theirs.write_slot(0, &[9; CHUNK]).unwrap();
         let mut got = vec![0u8; CHUNK];
-        ours.take_down(0, &mut got).unwrap();
-        assert!(got.iter().all(|b| *b == 9) && theirs.free_down(PLACES as u64));
+        ours.read_reply_slot(0, &mut got).unwrap();
+        assert!(got.iter().all(|b| *b == 9) && theirs.slot_is_free(SLOTS as u64));
     }
 
     #[test]
     fn http2_is_left_alone_and_other_files_are_refused() {
         let (host, engine) = UnixStream::pair().unwrap();
         std::io::Write::write_all(&mut &host, b"PRI * HTTP/2.0").unwrap();
-        assert!(Ring::greeting(&engine).unwrap().is_none());
+        assert!(SharedMemoryRing::greeting(&engine).unwrap().is_none());
 
         for len in [LEN, LEN - 1] {
             let fd = rustix::fs::memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
@@ -171,11 +173,11 @@ mod tests {
                 rustix::fs::fcntl_add_seals(&fd, seals()).unwrap();
             }
             let (host, engine) = UnixStream::pair().unwrap();
-            Ring(File::from(fd)).offer(&host).unwrap();
-            assert!(Ring::greeting(&engine).unwrap().unwrap().is_err());
+            SharedMemoryRing(File::from(fd)).offer(&host).unwrap();
+            assert!(SharedMemoryRing::greeting(&engine).unwrap().unwrap().is_err());
         }
         let (host, engine) = UnixStream::pair().unwrap();
         std::io::Write::write_all(&mut &host, b"R").unwrap();
-        assert!(Ring::greeting(&engine).unwrap().unwrap().is_err());
+        assert!(SharedMemoryRing::greeting(&engine).unwrap().unwrap().is_err());
     }
 }

@@ -1,36 +1,36 @@
-//! Where there is no `memfd`, there is no ring: chunks go in the messages themselves, as they do over TCP.
+//! A stub for systems without `memfd`. There is no ring: chunks travel in the messages, as over TCP.
 
 use crate::Result;
 
-/// Chunks on their way, in each direction.
-pub const PLACES: usize = 8;
+/// The number of slots in each direction.
+pub const SLOTS: usize = 8;
 
-/// What a system without `memfd` never has.
+/// A ring that cannot exist.
 #[derive(Debug)]
-pub enum Ring {}
+pub enum SharedMemoryRing {}
 
-impl Ring {
-    /// None, always.
+impl SharedMemoryRing {
+    /// Always `None`.
     pub fn make() -> std::io::Result<Option<Self>> {
         Ok(None)
     }
 
-    /// As in Linux.
+    /// The same as on Linux.
     pub fn offer<S>(&self, _: S) -> std::io::Result<()> {
         match *self {}
     }
 
-    /// As in Linux.
-    pub fn put_up(&self, _: u64, _: usize, _: &[u8]) -> Result<()> {
+    /// The same as on Linux.
+    pub fn write_part(&self, _: u64, _: usize, _: &[u8]) -> Result<()> {
         match *self {}
     }
 
-    /// As in Linux.
-    pub fn take_down(&self, _: u64, _: &mut [u8]) -> Result<()> {
+    /// The same as on Linux.
+    pub fn read_reply_slot(&self, _: u64, _: &mut [u8]) -> Result<()> {
         match *self {}
     }
 
-    /// As in Linux.
+    /// The same as on Linux.
     pub fn taken(&self, _: u64) -> Result<()> {
         match *self {}
     }

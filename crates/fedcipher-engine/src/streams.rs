@@ -1,19 +1,19 @@
-//! The two pumps: values in and ciphertext out, ciphertext in and values out, a few pieces at a time.
+//! The streaming calls: values in and ciphertext out, or ciphertext in and values out, a few pieces at a time.
 //!
-//! Backpressure is the connection's: a pump reads no more while its reader does not take what it made.
+//! The connection provides backpressure: a session reads nothing while its reader does not take the output.
 
 use crate::error::{Error, Result};
-use crate::keyring::Party;
+use crate::keyring::DeviceKeys;
+use crate::memory_budget::Reservation;
 use crate::metrics::Metrics;
 use crate::proto::{self, decrypt_reply, decrypt_request, encrypt_reply, encrypt_request};
-use crate::ring::Ring;
+use crate::ring::SharedMemoryRing;
 use crate::text::quoted;
-use crate::unfinished::Held;
 use crate::{CHUNK, MAX_MESSAGE, MESSAGE};
 use bytes::{Buf, Bytes, BytesMut};
 use fedcipher_core::codec::{Layout, Means, Rounding, Sums, Update};
 use fedcipher_core::prf::KeyStream;
-use fedcipher_core::protocol::{Decryptor, Encryptor, Form, OpeningFrame, SealingFrame};
+use fedcipher_core::protocol::{Decryption, Decryptor, Encryption, Encryptor, Form};
 use fedcipher_core::scheme::{Expect, Request, Summary, Terms};
 use fedcipher_core::wire;
 use fedcipher_core::{ClientId, RoundId, Weight};
@@ -27,10 +27,10 @@ use tonic::Status;
 /// Largest head of an aggregate: a million contributions and a layout of some thousand tensors.
 const MAX_HEAD: usize = 64 << 20;
 
-/// A part of an update or an aggregate, on its way from the host.
+/// A part of an update or an aggregate from the host.
 pub enum Chunk {
     Bytes(Bytes),
-    /// So many bytes in the ring.
+    /// The number of bytes in the ring's next slot.
     Shared(usize),
 }
 
@@ -43,9 +43,9 @@ impl Chunk {
     }
 }
 
-/// A message of the host.
-pub trait Carrier {
-    /// The chunk it carries, if it is not another part.
+/// A message from the host.
+pub trait ChunkMessage {
+    /// The message's chunk; `None` for another part.
     fn chunk(self) -> Option<Chunk>;
 }
 
@@ -57,9 +57,9 @@ pub trait Reply: Sized {
     fn shared(len: u32) -> Self::Part;
 }
 
-macro_rules! carries {
+macro_rules! chunk_messages {
     ($request:ident, $in:ident :: $chunk:ident, $reply:ident, $out:ident :: $sent:ident) => {
-        impl Carrier for proto::$request {
+        impl ChunkMessage for proto::$request {
             fn chunk(self) -> Option<Chunk> {
                 match self.part? {
                     $in::Part::$chunk(bytes) => Some(Chunk::Bytes(bytes)),
@@ -87,52 +87,52 @@ macro_rules! carries {
     };
 }
 
-carries!(EncryptRequest, encrypt_request::Values, EncryptReply, encrypt_reply::Frame);
-carries!(DecryptRequest, decrypt_request::Frame, DecryptReply, decrypt_reply::Values);
+chunk_messages!(EncryptRequest, encrypt_request::Values, EncryptReply, encrypt_reply::Frame);
+chunk_messages!(DecryptRequest, decrypt_request::Frame, DecryptReply, decrypt_reply::Values);
 
-/// The engine's side of a connection's ring, for one call.
-pub struct RingEnd {
-    ring: Arc<Ring>,
-    /// Chunks of the host that have been read.
+/// The engine's side of a connection's ring during one call.
+pub struct RingSide {
+    ring: Arc<SharedMemoryRing>,
+    /// The number of the host's chunks that have been read.
     taken: u64,
-    /// The host has not been told of all of them.
+    /// True if the host has not been told of all of them.
     owed: bool,
-    /// Chunks for the host that have been written.
+    /// The number of chunks written for the host.
     sent: u64,
 }
 
-impl RingEnd {
+impl RingSide {
     #[must_use]
-    pub fn new(ring: Arc<Ring>) -> Self {
-        RingEnd { ring, taken: 0, owed: false, sent: 0 }
+    pub fn new(ring: Arc<SharedMemoryRing>) -> Self {
+        RingSide { ring, taken: 0, owed: false, sent: 0 }
     }
 }
 
-/// Between two looks whether a full ring has a place again; the ring holds more than a host takes in that time.
-const LOOK: Duration = Duration::from_millis(1);
+/// Polling interval while the ring is full. The ring holds more than a host takes in that time.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// One stream's ends.
-pub struct Pump<'a, In, Out> {
+/// One streaming call.
+pub struct StreamSession<'a, In, Out> {
     pub requests: &'a mut In,
     pub replies: &'a Sender<std::result::Result<Out, Status>>,
-    pub ring: Option<RingEnd>,
+    pub ring: Option<RingSide>,
     pub metrics: &'a Metrics,
     /// Longest silence of the host.
     pub stall: Duration,
-    /// This call's share of what all may hold of what has not come whole.
-    pub held: Held,
+    /// The memory reserved for this call.
+    pub held: Reservation,
 }
 
-impl<In, Message, Out> Pump<'_, In, Out>
+impl<In, Message, Out> StreamSession<'_, In, Out>
 where
     In: Stream<Item = std::result::Result<Message, Status>> + Unpin,
-    Message: Carrier,
+    Message: ChunkMessage,
     Out: Reply,
 {
-    /// The next message, or none at the end of the stream.
+    /// The next message; `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Message>> {
         if self.ring.as_ref().is_some_and(|ring| ring.owed) {
-            // The host may be waiting for a place.
+            // The host may be waiting for a free slot.
             self.reply(None).await?;
         }
         let began = Instant::now();
@@ -141,7 +141,7 @@ where
         next
     }
 
-    /// The next chunk of what the host sends, `counted` as that; none at the end.
+    /// The next chunk from the host, counted in the metrics as `counted`; `None` at the end.
     async fn chunk(&mut self, counted: &str) -> Result<Option<Chunk>> {
         let Some(message) = self.next().await? else { return Ok(None) };
         let chunk = message.chunk().ok_or_else(|| Error::Protocol("data comes after one begin".into()))?;
@@ -152,11 +152,11 @@ where
         Ok(Some(chunk))
     }
 
-    /// `chunk`'s bytes into `place`, of its length.
-    fn take(&mut self, chunk: &Chunk, place: &mut [u8]) -> Result<()> {
+    /// Copies a chunk to `place`, which has its length.
+    fn copy_chunk(&mut self, chunk: &Chunk, place: &mut [u8]) -> Result<()> {
         match (chunk, &mut self.ring) {
             (Chunk::Shared(_), Some(end)) => {
-                end.ring.take_up(end.taken, place)?;
+                end.ring.read_slot(end.taken, place)?;
                 end.taken += 1;
                 end.owed = true;
             }
@@ -170,15 +170,15 @@ where
         self.reply(Some(part)).await
     }
 
-    /// Sends bytes through the ring if there is one, else in messages.
-    async fn give(&mut self, bytes: &[u8], counted: &str) -> Result<()> {
+    /// Sends bytes through the ring if there is one, otherwise in messages.
+    async fn send_bytes(&mut self, bytes: &[u8], counted: &str) -> Result<()> {
         self.metrics.moved(counted, bytes.len());
         let most = self.ring.as_ref().map_or(MESSAGE, |_| CHUNK);
         for chunk in bytes.chunks(most) {
-            self.place().await?;
+            self.wait_for_slot().await?;
             let part = match &mut self.ring {
                 Some(end) => {
-                    end.ring.put_down(end.sent, chunk)?;
+                    end.ring.write_slot(end.sent, chunk)?;
                     end.sent += 1;
                     #[expect(clippy::cast_possible_truncation, reason = "at most CHUNK")]
                     Out::shared(chunk.len() as u32)
@@ -190,18 +190,18 @@ where
         Ok(())
     }
 
-    /// Waits until the host has taken enough that the ring has a free place.
-    async fn place(&self) -> Result<()> {
+    /// Waits for a free slot in the ring.
+    async fn wait_for_slot(&self) -> Result<()> {
         let Some(end) = &self.ring else { return Ok(()) };
         let began = Instant::now();
-        while !end.ring.free_down(end.sent) {
+        while !end.ring.slot_is_free(end.sent) {
             if self.replies.is_closed() {
                 return Err(Error::Truncated("the host has gone".into()));
             }
             if began.elapsed() > self.stall {
                 return Err(stalled(self.stall));
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.metrics.phase("wait", began.elapsed().as_secs_f64());
         Ok(())
@@ -219,13 +219,13 @@ where
     }
 }
 
-/// Hands `reply` to the connection, which its host must empty.
+/// Sends `reply`. Fails if the host does not read for `stall`.
 pub async fn answer<T>(replies: &Sender<std::result::Result<T, Status>>, reply: T, stall: Duration) -> Result<()> {
     let sent = tokio::time::timeout(stall, replies.send(Ok(reply))).await;
     sent.map_err(|_| stalled(stall))?.map_err(|_| Error::Truncated("the host has gone".into()))
 }
 
-/// The next message of a host's; none at its end.
+/// The next message from a host; `None` at the end of the stream.
 pub async fn next<T>(
     requests: &mut (impl Stream<Item = std::result::Result<T, Status>> + Unpin),
     stall: Duration,
@@ -238,12 +238,12 @@ fn stalled(stall: Duration) -> Error {
     Error::Stalled { seconds: stall.as_secs() }
 }
 
-/// Runs `work` on the threads that encrypt; the event loop goes on meanwhile.
+/// Runs `work` on the encryption threads, while the event loop continues.
 pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (sender, done) = oneshot::channel();
     rayon::spawn(move || {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        // A stream that was dropped meanwhile does not wait.
+        // The receiver is gone if the stream was dropped.
         let _ = sender.send(result.unwrap_or_else(|_| Err(Error::Protocol("the engine failed on this input".into()))));
     });
     done.await.unwrap_or_else(|_| Err(Error::Protocol("the engine is ending".into())))
@@ -255,16 +255,16 @@ fn missing(done: usize, of: usize, what: &str) -> Error {
 
 // --- encrypting ------------------------------------------------------------------------------
 
-impl<In> Pump<'_, In, proto::EncryptReply>
+impl<In> StreamSession<'_, In, proto::EncryptReply>
 where
     In: Stream<Item = std::result::Result<proto::EncryptRequest, Status>> + Unpin,
 {
-    /// The rest of an Encrypt call after its `begin`.
-    pub async fn encrypt(&mut self, party: &Arc<Party>, begin: proto::EncryptBegin) -> Result<()> {
-        let job = Arc::new(Job { layout: Layout::decode(&begin.layout)?, party: Arc::clone(party), begin });
+    /// Handles an Encrypt call after its `begin`.
+    pub async fn encrypt(&mut self, device_keys: &Arc<DeviceKeys>, begin: proto::EncryptBegin) -> Result<()> {
+        let job = Arc::new(Job { layout: Layout::decode(&begin.layout)?, device_keys: Arc::clone(device_keys), begin });
         let own = Arc::clone(&job);
-        // The round is on disk before anything of it exists.
-        let mut encryptor = party.encryptor().await?;
+        // The claimed round is on disk before any ciphertext exists.
+        let mut encryptor = device_keys.encryptor().await?;
         let begun = compute(move || Ok(encryptor.start(&own.terms())?)).await?;
         let done = match begun {
             Some(frame) => self.encrypt_pieces(&job, frame).await?,
@@ -275,7 +275,7 @@ where
         self.send(encrypt_reply::Part::Done(done)).await
     }
 
-    /// Appends the next values to `window`; false at the end.
+    /// Appends the next values to `window`; returns false at the end.
     async fn values(&mut self, window: &mut Vec<f32>) -> Result<bool> {
         let Some(chunk) = self.chunk("values_in").await? else { return Ok(false) };
         if chunk.len() % 4 != 0 {
@@ -283,19 +283,19 @@ where
         }
         let start = window.len();
         window.resize(start + chunk.len() / 4, 0.0);
-        self.take(&chunk, bytemuck::cast_slice_mut(&mut window[start..]))?;
+        self.copy_chunk(&chunk, bytemuck::cast_slice_mut(&mut window[start..]))?;
         Ok(true)
     }
 
     async fn frame(&mut self, bytes: &[u8]) -> Result<()> {
-        self.give(bytes, "frame_out").await
+        self.send_bytes(bytes, "frame_out").await
     }
 
     async fn frame_len(&mut self, len: usize) -> Result<()> {
         self.send(encrypt_reply::Part::FrameLen(len as u64)).await
     }
 
-    async fn encrypt_pieces(&mut self, job: &Job, mut frame: SealingFrame) -> Result<proto::EncryptDone> {
+    async fn encrypt_pieces(&mut self, job: &Job, mut frame: Encryption) -> Result<proto::EncryptDone> {
         let elements = job.layout.elements();
         let rounding = job.rounding()?;
         self.frame_len(frame.frame_len()).await?;
@@ -312,9 +312,9 @@ where
             if used == 0 {
                 continue;
             }
-            // Less than a millisecond: handing it to another thread and waking up again would cost as much.
+            // Done on this thread: it takes less than a millisecond, about as long as waking another thread.
             let part = Update::window(&job.layout, first, &window[..used], rounding.clone())?;
-            seal(&mut frame, &part, &mut out, &mut done)?;
+            encrypt_window(&mut frame, &part, &mut out, &mut done)?;
             window.drain(..used);
             first += used;
             self.frame(&out).await?;
@@ -327,7 +327,7 @@ where
         Ok(done)
     }
 
-    /// For updates whose every byte depends on all values: sparse ones.
+    /// Encrypts an update in which every byte depends on all values, such as a sparse one.
     async fn encrypt_whole(&mut self, job: Arc<Job>) -> Result<proto::EncryptDone> {
         let elements = job.layout.elements();
         if elements > MAX_MESSAGE / 4 {
@@ -344,7 +344,7 @@ where
         if flat.len() < elements {
             return Err(missing(flat.len(), elements, "values"));
         }
-        let mut encryptor = job.party.encryptor().await?;
+        let mut encryptor = job.device_keys.encryptor().await?;
         let (frame, done) = compute(move || job.encrypt(&mut encryptor, &flat)).await?;
         self.frame_len(frame.len()).await?;
         self.frame(&frame).await?;
@@ -356,10 +356,10 @@ fn too_many(elements: usize) -> Error {
     Error::Protocol(format!("more values than the {elements} of the layout"))
 }
 
-/// What an Encrypt call was asked for.
+/// The parameters of an Encrypt call.
 struct Job {
     layout: Layout,
-    party: Arc<Party>,
+    device_keys: Arc<DeviceKeys>,
     begin: proto::EncryptBegin,
 }
 
@@ -370,10 +370,10 @@ impl Job {
             round: RoundId::new(begin.round),
             weight: Weight::new(begin.weight),
             layout: &self.layout,
-            plan: &begin.plan,
+            round_plan: &begin.plan,
             model: &begin.model,
             memory: &begin.memory,
-            bound: &begin.bound,
+            associated_data: &begin.associated_data,
         }
     }
 
@@ -381,12 +381,20 @@ impl Job {
         Ok(if self.begin.stochastic { Rounding::stochastic()? } else { Rounding::Nearest })
     }
 
-    /// The whole update at once.
+    /// Encrypts the whole update at once.
     fn encrypt(&self, encryptor: &mut Encryptor, flat: &[f32]) -> Result<(Vec<u8>, proto::EncryptDone)> {
         let began = Instant::now();
         let update = Update::new(&self.layout, self.layout.split(flat)?, self.rounding()?)?;
-        let Terms { round, weight, plan, model, memory, bound, .. } = self.terms();
-        let frame = encryptor.encrypt(&Request { round, weight, update: &update, plan, model, memory, bound })?;
+        let Terms { round, weight, round_plan, model, memory, associated_data, .. } = self.terms();
+        let frame = encryptor.encrypt(&Request {
+            round,
+            weight,
+            update: &update,
+            round_plan,
+            model,
+            memory,
+            associated_data,
+        })?;
         let encode_seconds = update.seconds();
         let done = proto::EncryptDone {
             clipped: update.clipped().iter().sum(),
@@ -398,8 +406,13 @@ impl Job {
     }
 }
 
-/// Appends the ciphertext of `part` to `out`; counts in `done`.
-fn seal(frame: &mut SealingFrame, part: &Update<'_>, out: &mut Vec<u8>, done: &mut proto::EncryptDone) -> Result<()> {
+/// Appends the ciphertext of `part` to `out`, and adds to the counts in `done`.
+fn encrypt_window(
+    frame: &mut Encryption,
+    part: &Update<'_>,
+    out: &mut Vec<u8>,
+    done: &mut proto::EncryptDone,
+) -> Result<()> {
     let began = Instant::now();
     frame.push(part, out)?;
     let encode_seconds = part.seconds();
@@ -411,11 +424,11 @@ fn seal(frame: &mut SealingFrame, part: &Update<'_>, out: &mut Vec<u8>, done: &m
 
 // --- decrypting ------------------------------------------------------------------------------
 
-impl<In> Pump<'_, In, proto::DecryptReply>
+impl<In> StreamSession<'_, In, proto::DecryptReply>
 where
     In: Stream<Item = std::result::Result<proto::DecryptRequest, Status>> + Unpin,
 {
-    /// At least `len` bytes in `buffer`.
+    /// Reads until `buffer` has at least `len` bytes.
     async fn fill(&mut self, buffer: &mut BytesMut, len: usize) -> Result<()> {
         while buffer.len() < len {
             let Some(chunk) = self.chunk("frame_in").await? else {
@@ -424,12 +437,12 @@ where
             let start = buffer.len();
             self.held.grow_to(start + chunk.len())?;
             buffer.resize(start + chunk.len(), 0);
-            self.take(&chunk, &mut buffer[start..])?;
+            self.copy_chunk(&chunk, &mut buffer[start..])?;
         }
         Ok(())
     }
 
-    /// The head of the aggregate, left at the front of `buffer`: (head bytes, head).
+    /// Reads the aggregate's head, which stays at the front of `buffer`: (head bytes, head).
     pub async fn head(&mut self, buffer: &mut BytesMut) -> Result<(usize, wire::Head)> {
         self.fill(buffer, wire::FIXED_LEN).await?;
         let head_len = wire::head_len(&buffer[..wire::FIXED_LEN])?;
@@ -441,28 +454,28 @@ where
         Ok((head_len, head))
     }
 
-    /// The rest of a Decrypt call after its `begin` and [`Self::head`].
+    /// Handles a Decrypt call after its `begin` and [`Self::head`].
     pub async fn decrypt(
         &mut self,
-        party: &Arc<Party>,
+        device_keys: &Arc<DeviceKeys>,
         begin: &proto::DecryptBegin,
         mut buffer: BytesMut,
         head_len: usize,
         head: wire::Head,
     ) -> Result<()> {
-        let prefix_len = party.decryptor()?.prefix_len(head.header.contributions.len()).min(head.payload_len);
+        let prefix_len = device_keys.decryptor()?.prefix_len(head.header.contributions.len()).min(head.payload_len);
         self.fill(&mut buffer, head_len + prefix_len).await?;
         let form = if begin.sums { Form::Sums } else { Form::Means };
         let start = &buffer[..head_len + prefix_len];
-        let done = match OpeningFrame::start(party.decryptor()?, start, &expected(begin), form)? {
+        let done = match Decryption::start(device_keys.decryptor()?, start, &expected(begin), form)? {
             Some(opening) => self.decrypt_pieces(opening, buffer, head_len).await?,
-            None => self.decrypt_whole(Arc::clone(party), begin.clone(), form, buffer, head_len, &head).await?,
+            None => self.decrypt_whole(Arc::clone(device_keys), begin.clone(), form, buffer, head_len, &head).await?,
         };
         self.send(decrypt_reply::Part::Done(done)).await
     }
 
     async fn values(&mut self, bytes: &[u8]) -> Result<()> {
-        self.give(bytes, "values_out").await
+        self.send_bytes(bytes, "values_out").await
     }
 
     async fn opened(&mut self, header: &wire::Header) -> Result<()> {
@@ -479,7 +492,7 @@ where
 
     async fn decrypt_pieces(
         &mut self,
-        mut opening: OpeningFrame,
+        mut opening: Decryption,
         mut buffer: BytesMut,
         head_len: usize,
     ) -> Result<proto::DecryptDone> {
@@ -494,10 +507,10 @@ where
             self.values(covered.bytes()).await?;
             buffer.advance(used);
         }
-        self.fill(&mut buffer, OpeningFrame::END).await?;
+        self.fill(&mut buffer, Decryption::END).await?;
         self.end().await?;
         let end = buffer.as_ref().try_into().map_err(|_| longer())?;
-        // Its clients are spent for the round, and the set is remembered, before anybody learns whether it opens.
+        // The sum is claimed and the set remembered before the result is known.
         let opened = compute(move || Ok(opening.finish(&end).map_err(unopened)?)).await?;
         let (_, key) = opened.into_parts();
         Ok(proto::DecryptDone { key: key.to_vec().into(), ..proto::DecryptDone::default() })
@@ -512,7 +525,7 @@ where
 
     async fn decrypt_whole(
         &mut self,
-        party: Arc<Party>,
+        device_keys: Arc<DeviceKeys>,
         begin: proto::DecryptBegin,
         form: Form,
         mut buffer: BytesMut,
@@ -527,7 +540,7 @@ where
         self.end().await?;
         let began = Instant::now();
         let decrypted =
-            compute(move || Ok(whole(party.decryptor()?, &buffer, &expected(&begin), form).map_err(unopened)?));
+            compute(move || Ok(whole(device_keys.decryptor()?, &buffer, &expected(&begin), form).map_err(unopened)?));
         let (summary, mut values) = decrypted.await?;
         self.metrics.phase("decrypt", began.elapsed().as_secs_f64());
         self.opened(&summary.header).await?;
@@ -541,7 +554,7 @@ where
     }
 }
 
-/// The values of an aggregate that is all there, as bytes.
+/// Decrypts a complete aggregate to bytes.
 fn whole(
     decryptor: &Decryptor,
     frame: &[u8],
@@ -564,7 +577,7 @@ fn longer() -> Error {
     Error::Protocol("more bytes than the aggregate's header announced".into())
 }
 
-/// What a host is told where the cause depends on the plaintext: one refusal, whatever it was.
+/// Maps every failure that depends on the plaintext to one error for the host.
 fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
     match error {
         fedcipher_core::Error::Decrypt { reason } => {
@@ -575,8 +588,8 @@ fn unopened(error: fedcipher_core::Error) -> fedcipher_core::Error {
     }
 }
 
-/// What the host says the aggregate must be.
+/// The properties that the host expects of the aggregate.
 fn expected(begin: &proto::DecryptBegin) -> Expect<'_> {
     let (model, memory) = (begin.model.as_deref(), begin.memory.as_deref());
-    Expect { round: begin.round.map(RoundId::new), model, memory, bound: &begin.bound }
+    Expect { round: begin.round.map(RoundId::new), model, memory, associated_data: &begin.associated_data }
 }

@@ -1,14 +1,14 @@
-//! Text of others, in our logs and errors: it stays on its line and moves no cursor.
+//! Escaping of other parties' text in logs and errors. The text stays on one line and cannot control a terminal.
 
-/// Characters that an error of another process has at most here.
+/// The most characters that are kept of another process's error.
 pub const MAX_TEXT: usize = 4096;
 
-/// Whether a character can begin a line, drive a terminal, or turn the order of what is read.
+/// Whether a character can begin a line, control a terminal, or change the reading direction.
 fn acts(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// `text` with an escape, as JSON writes it, in the place of each character that [`acts`].
+/// `text` with a JSON escape in place of each character that [`acts`].
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
@@ -18,7 +18,7 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// As [`one_line`], cut after [`MAX_TEXT`] characters.
+/// Like [`one_line`], cut after [`MAX_TEXT`] characters.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let mut line: String = text.chars().take(MAX_TEXT).collect();

@@ -1,5 +1,5 @@
-//! A party's certificate, key and authority on disk, and what they are for TLS: version 1.3 and no other, with the
-//! hybrid group X25519MLKEM768 and no other, so that no recorded connection opens to a later quantum computer.
+//! A party's certificate, key and authority on disk, and its TLS settings. Only version 1.3 with the hybrid group
+//! X25519MLKEM768 is accepted, so that a later quantum computer cannot decrypt recorded connections.
 
 use crate::{Error, Result, files};
 use rustls::crypto::CryptoProvider;
@@ -15,7 +15,7 @@ pub const AUTHORITY_FILE: &str = "authority.pem";
 pub const CERTIFICATE_FILE: &str = "certificate.pem";
 pub const KEY_FILE: &str = "key.pem";
 
-/// What both sides of every connection speak. Suites decide the version: these are of TLS 1.3 only.
+/// The TLS settings of both sides. The suites determine the version: these exist in TLS 1.3 only.
 fn provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
@@ -28,7 +28,7 @@ fn provider() -> CryptoProvider {
     }
 }
 
-/// tonic makes its configurations of the process's provider, so that must be ours.
+/// tonic takes the process-wide provider, so this installs ours.
 fn install() -> Result<()> {
     static OURS: OnceLock<bool> = OnceLock::new();
     if *OURS.get_or_init(|| provider().install_default().is_ok()) {
@@ -58,7 +58,7 @@ impl Credentials {
         self.read(CERTIFICATE_FILE)
     }
 
-    /// Refused here already when it is out of date: the other side's reason often gets lost in TLS.
+    /// Fails early if the certificate is out of date: the other side's reason often gets lost in TLS.
     fn identity(&self) -> Result<Identity> {
         let certificate = self.certificate()?;
         let path = self.folder.join(CERTIFICATE_FILE);

@@ -5,7 +5,7 @@
 use fedcipher_core::Epoch;
 use fedcipher_engine::authority::Authority;
 use fedcipher_engine::boot_time::BootTime;
-use fedcipher_engine::certificates::{Party, Role, Terms};
+use fedcipher_engine::certificates::{Role, Subject, Terms};
 use std::collections::BTreeSet;
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ fn authority(root: &TempDir, corrupt_clients: u64) -> Authority {
     let mut authority = Authority::open(&store).unwrap();
     for name in DEVICES {
         authority
-            .enrol(&Party::new(Role::Device, name), &Terms::days(1, vec![]), None, &root.path().join(name))
+            .enrol(&Subject::new(Role::Device, name), &Terms::days(1, vec![]), None, &root.path().join(name))
             .unwrap();
     }
     authority.rotate(false).unwrap();
@@ -114,7 +114,7 @@ fn a_clock_that_jumps_and_a_machine_that_boots_bring_no_rotation_sooner() {
     for back in [0, HOUR, 10 * HOUR + 3599] {
         assert_eq!(authority.replace_closed(&at(back)).unwrap(), None);
     }
-    // How long a machine was off nobody can tell: the hour begins with what it says first.
+    // The time that a machine was off is unknown: the hour begins with its first report.
     let booted = |seconds| BootTime { boot: "second".into(), seconds };
     for seconds in [99 * HOUR, 99 * HOUR + 1, 99 * HOUR + 3599] {
         assert_eq!(authority.replace_closed(&booted(seconds)).unwrap(), None);
@@ -164,6 +164,6 @@ fn an_epoch_that_a_federation_still_needs_is_not_rotated_away_for_closed_keys() 
         authority.report_closed(name, ENGINE, &[Epoch::new(2)]).unwrap();
     }
     assert_eq!(authority.replace_closed(&at(0)).unwrap(), None);
-    authority.settle(Epoch::new(2)).unwrap();
+    authority.finish_epoch(Epoch::new(2)).unwrap();
     assert_eq!(authority.replace_closed(&at(1)).unwrap(), Some(Epoch::new(3)), "what did not rotate has taken no hour");
 }

@@ -5,7 +5,7 @@
 use fedcipher_core::oneshot::identity::Identity;
 use fedcipher_engine::Error;
 use fedcipher_engine::authority::Authority;
-use fedcipher_engine::certificates::{Party, Role, Terms};
+use fedcipher_engine::certificates::{Role, Subject, Terms};
 
 /// As `fedcipher spec` has it.
 const SPEC: &str = r#"{"scheme": "oneshot", "params": {"clients": 3, "max_weight": 1, "min_contributions": 3,
@@ -21,7 +21,7 @@ fn an_identity_is_one_devices_and_stays_it() {
     drop(Authority::init(&store, SPEC, vec!["localhost".into()], None).unwrap());
     let mut authority = Authority::open(&store).unwrap();
     for name in ["one", "two"] {
-        let party = Party::new(Role::Device, name);
+        let party = Subject::new(Role::Device, name);
         authority.enrol(&party, &Terms::days(1, vec![]), None, &root.path().join(name)).unwrap();
     }
     let [first, second] = [(); 2].map(|()| {
@@ -32,7 +32,7 @@ fn an_identity_is_one_devices_and_stays_it() {
     authority.show_card("one", &first.0, &first.1).unwrap();
     let other = authority.show_card("one", &second.0, &second.1).unwrap_err();
     assert!(matches!(other, Error::OtherIdentity { .. }), "{other}");
-    // Also with another key to seal to: who signs is who it is.
+    // Also with another encryption key: the signing key names the party.
     for sealing in [&first.1, &second.1] {
         let taken = authority.show_card("two", &first.0, sealing).unwrap_err();
         assert!(matches!(&taken, Error::Access(why) if why.contains("of another device")), "{taken}");

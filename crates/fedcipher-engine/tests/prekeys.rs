@@ -8,17 +8,17 @@ use fedcipher_core::registry;
 use fedcipher_core::scheme::{Expect, Scheme};
 use fedcipher_core::wire::hex;
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
-use fedcipher_engine::client::{EngineClient, Patience, Sealed, Values};
-use fedcipher_engine::door::Door;
+use fedcipher_engine::client::{EncryptRequest, EngineClient, Patience, Values};
+use fedcipher_engine::connection_limiter::ConnectionLimiter;
 use fedcipher_engine::engine_service::{EngineService, NoSource};
-use fedcipher_engine::hosts::Hosts;
 use fedcipher_engine::keyring::{Devices, Keyring, expire};
 use fedcipher_engine::listen::{self, Grant, Guard};
+use fedcipher_engine::memory_budget::MemoryBudget;
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::{Engine, EngineServer};
 use fedcipher_engine::proto::{ForgetRequest, PrekeyRequest, PrekeysRequest};
-use fedcipher_engine::unfinished::Unfinished;
-use fedcipher_engine::{Result, cores};
+use fedcipher_engine::revoked_hosts::RevokedHosts;
+use fedcipher_engine::{Result, affinity};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,11 +63,11 @@ impl Held {
         EngineService {
             keyring: Arc::clone(&self.keyring),
             source: Arc::new(NoSource),
-            hosts: Arc::new(Hosts::default()),
+            hosts: Arc::new(RevokedHosts::default()),
             metrics: Metrics::new().unwrap(),
             stall: Duration::from_secs(30),
             ahead_elements: 1 << 20,
-            unfinished: Unfinished::new(64),
+            unfinished: MemoryBudget::new(64),
         }
     }
 
@@ -83,7 +83,7 @@ impl Held {
     }
 
     fn prekey(&self, epoch: u64, device: usize) {
-        let party = self.keyring.parties(DEVICES[device]).swap_remove(epoch as usize - 1);
+        let party = self.keyring.all_device_keys(DEVICES[device]).swap_remove(epoch as usize - 1);
         party.member().unwrap().prekey().unwrap();
     }
 
@@ -111,18 +111,18 @@ fn listening(
     folder: &Path,
     router: impl FnOnce(tonic::transport::Server<Limits>) -> Router<Limits>,
 ) -> (Runtime, String) {
-    let runtime = cores::event_loop(true).unwrap();
+    let runtime = affinity::event_loop(true).unwrap();
     let path = folder.join("engine.sock");
     let entered = runtime.enter();
     let listener = listen::unix(&path, None).unwrap();
-    let incoming = listen::local(listener, Door::new(Box::new(|_, _| ())));
+    let incoming = listen::local(listener, ConnectionLimiter::new(Box::new(|_, _| ())));
     let router = router(listen::server(Duration::from_secs(30)));
     runtime.spawn(async move { router.serve_with_incoming(incoming).await });
     drop(entered);
     (runtime, format!("unix:{}", path.display()))
 }
 
-type Limits = tower::layer::util::Stack<fedcipher_engine::calls::Limits, tower::layer::util::Identity>;
+type Limits = tower::layer::util::Stack<fedcipher_engine::call_limits::CallLimits, tower::layer::util::Identity>;
 
 fn client(target: &str, device: &str) -> EngineClient {
     EngineClient::new(target, device, None, Patience::default()).unwrap()
@@ -155,16 +155,16 @@ impl Running {
     fn encrypt(&mut self, party: usize, round: u64) -> Result<Vec<u8>> {
         let values = vec![party as f32 / 4.0; 100];
         let (layout, mut frame) = (&self.layout, Vec::new());
-        let (plan, model, memory, bound) = (&[], b"model", &[], &[]);
-        let what = Sealed {
+        let (round_plan, model, memory, associated_data) = (&[], b"model", &[], &[]);
+        let what = EncryptRequest {
             epoch: Epoch::new(0),
             round: RoundId::new(round),
             weight: Weight::ONE,
             layout,
-            plan,
+            round_plan,
             model,
             memory,
-            bound,
+            associated_data,
             stochastic: false,
         };
         self.parties[party].encrypt(&what, &[&values], &mut frame)?;
@@ -183,7 +183,7 @@ impl Running {
         aggregator
     }
 
-    /// A round of all: its mean, at the device that is no member.
+    /// A round of all clients: its mean, at the device that is not a member.
     fn round(&mut self, round: u64, prekeys: &[Vec<u8>]) -> f32 {
         let mut aggregator = self.requests(round, prekeys);
         for (member, request) in aggregator.requests().unwrap() {
@@ -204,7 +204,7 @@ fn devices_of_an_engine_run_rounds_with_the_prekeys_of_its_members() {
     let refused = all.encrypt(0, 1).unwrap_err();
     assert!(refused.class() == "PrekeyError" && refused.to_string().contains("newest prekeys"), "{refused}");
     let (few, other) = (all.prekeys().split_off(1), held(1));
-    let other = other.keyring.parties("a").swap_remove(0).member().unwrap().prekey().unwrap();
+    let other = other.keyring.all_device_keys("a").swap_remove(0).member().unwrap().prekey().unwrap();
     let frames: Vec<Vec<u8>> = few.into_iter().chain(vec![other; 62]).collect();
     let refused = all.parties[0].take_prekeys(Epoch::new(0), &frames).unwrap_err();
     assert!(refused.class() == "PrekeyError" && refused.to_string().contains("2 members"), "{refused}");
@@ -236,9 +236,9 @@ fn a_host_that_gives_its_engine_old_or_foreign_prekeys_changes_nothing() {
         assert!(party.take_prekeys(Epoch::new(0), &new).unwrap().is_empty());
     }
     let refused = all.parties[0].take_prekeys(Epoch::new(0), &old).unwrap_err().to_string();
-    assert_eq!(refused.matches("it is an old one").count(), MEMBERS, "{refused}");
+    assert_eq!(refused.matches("it is old").count(), MEMBERS, "{refused}");
     let foreign = held(1);
-    let other = foreign.keyring.parties("a").swap_remove(0).member().unwrap().prekey().unwrap();
+    let other = foreign.keyring.all_device_keys("a").swap_remove(0).member().unwrap().prekey().unwrap();
     let mut damaged = new[0].clone();
     *damaged.last_mut().unwrap() ^= 1;
     let bad = [other, damaged, Vec::new()];
@@ -296,7 +296,7 @@ fn a_device_that_has_forgotten_opens_nothing_that_was_sealed_before() {
 
 #[test]
 fn a_device_forgets_one_epoch_or_all_of_them() {
-    cores::event_loop(true).unwrap().block_on(async {
+    affinity::event_loop(true).unwrap().block_on(async {
         let held = held(3);
         let service = held.service();
         let secrets = || [1, 2, 3].map(|epoch| held.secrets(epoch, 0));
@@ -321,7 +321,7 @@ fn of<T>(device: &str, message: T) -> Request<T> {
 
 #[test]
 fn a_host_has_prekeys_of_its_own_devices_only() {
-    cores::event_loop(true).unwrap().block_on(async {
+    affinity::event_loop(true).unwrap().block_on(async {
         let held = held(1);
         let service = held.service();
         held.prekey(1, 1);
@@ -360,7 +360,7 @@ async fn until(done: impl Fn() -> bool) -> bool {
 
 #[test]
 fn prekeys_that_are_too_old_go_though_nobody_asks() {
-    cores::event_loop(true).unwrap().block_on(async {
+    affinity::event_loop(true).unwrap().block_on(async {
         let held = held(2);
         for (epoch, device) in [(1, 0), (2, 0), (2, 1), (2, 2)] {
             held.prekey(epoch, device);

@@ -1,10 +1,10 @@
-//! What a revocation leaves when whoever asked for it has gone.
+//! The state that a revocation leaves when its caller has gone.
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::Epoch;
 use fedcipher_engine::authority::Authority;
-use fedcipher_engine::certificates::{Party, Role, Terms};
+use fedcipher_engine::certificates::{Role, Subject, Terms};
 
 /// As `fedcipher spec` has it.
 const SPEC: &str = r#"{"scheme": "flashe", "params": {"clients": 4, "max_weight": 1, "min_contributions": 3, "masking":
@@ -24,7 +24,7 @@ fn a_revocation_that_was_killed_before_its_rotation_still_gets_it() {
         drop(Authority::init(&store, SPEC, vec!["localhost".into()], None).unwrap());
         let mut authority = Authority::open(&store).unwrap();
         for name in ["stays", "goes"] {
-            let party = Party::new(Role::Device, name);
+            let party = Subject::new(Role::Device, name);
             authority.enrol(&party, &Terms::days(1, vec![]), None, &root.path().join(name)).unwrap();
         }
         assert_eq!(authority.rotate(false).unwrap(), Epoch::new(1));
@@ -32,7 +32,7 @@ fn a_revocation_that_was_killed_before_its_rotation_still_gets_it() {
         drop(authority);
         let mut authority = Authority::open(&store).unwrap();
         assert_eq!(epochs(&authority), [(1, 2)]);
-        authority.settle(Epoch::new(1)).unwrap();
+        authority.finish_epoch(Epoch::new(1)).unwrap();
         assert_eq!(epochs(&authority), expected);
     }
 }

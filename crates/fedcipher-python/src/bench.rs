@@ -1,4 +1,4 @@
-//! What benchmarks measure of the core by itself, one thread each.
+//! Benchmarks of the core alone, one thread each.
 
 use super::raise;
 use fedcipher_core::flashe::{Masking, mask};

@@ -32,7 +32,7 @@ impl Identity {
         PyBytes::new(py, self.0.to_bytes())
     }
 
-    /// What others check signatures with, and seal to.
+    /// The public keys: for verification, and for encryption to this party.
     fn public<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, Bound<'py, PyBytes>) {
         (PyBytes::new(py, &self.0.verify_keys()), PyBytes::new(py, &self.0.secret.public()))
     }
@@ -52,7 +52,7 @@ impl Identity {
     }
 }
 
-/// In place of a party's number, where no error names one.
+/// A placeholder for a party's number, where errors do not name it.
 const NOBODY: ClientId = ClientId::new(0);
 
 /// Whether `signature` is that of `Identity.sign_charter` by the holder of the key `verify`.
@@ -73,7 +73,7 @@ type Card = (Int<ClientId>, String, (bool, bool, bool), Vec<u8>, Vec<u8>);
 /// Number, name, roles (client, member, reader).
 type Listed = (Int<ClientId>, String, (bool, bool, bool));
 
-/// All parties, as everybody of a round has them.
+/// The roster of all parties. Every party of a round has the same one.
 #[pyclass(frozen, module = "fedcipher._native")]
 pub struct Roster(pub roster::Roster);
 
@@ -103,17 +103,18 @@ impl Roster {
 
     /// (number, name, (client, member, reader)) of each party.
     fn parties(&self) -> Vec<Listed> {
-        let of = |p: &roster::Party| (Int(p.id), p.name.clone(), (p.roles.client, p.roles.member, p.roles.reader));
+        let of =
+            |p: &roster::RosterEntry| (Int(p.id), p.name.clone(), (p.roles.client, p.roles.member, p.roles.reader));
         self.0.parties().map(of).collect()
     }
 
-    /// The public keys of each party, in the order of `parties`: to check signatures with, and to seal to.
+    /// The public keys of each party, in the order of `parties`: for verification, and for encryption.
     fn keys<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-        let of = |p: &roster::Party| (PyBytes::new(py, &p.signing), PyBytes::new(py, p.sealed_to()));
+        let of = |p: &roster::RosterEntry| (PyBytes::new(py, &p.signing), PyBytes::new(py, p.sealed_to()));
         self.0.parties().map(of).collect()
     }
 
-    /// Raises `ParameterError` where the key that is sealed to is none, of any party.
+    /// Raises `ParameterError` if a party's encryption key is invalid.
     fn check_keys(&self) -> PyResult<()> {
         self.0.parties().try_for_each(|p| roster::Card::check(&p.signing, p.sealed_to())).map_err(raise)
     }
@@ -130,7 +131,7 @@ impl Member {
         Ok(PyBytes::new(py, &answer))
     }
 
-    /// The frame that publishes the prekey for what comes next.
+    /// The frame that publishes the member's prekey for the next updates.
     fn prekey<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &at_work(py, || self.0.prekey()).map_err(raise)?))
     }

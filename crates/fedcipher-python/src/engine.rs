@@ -1,10 +1,10 @@
 //! The host's side of the offload engine and of the authority.
 
 use crate::numbers::{Int, bare, ints};
-use crate::{Contributions, Layout, Opened, PlaceInPython, contributions, raise_as, slices};
+use crate::{Contributions, Layout, Opened, PythonFrame, contributions, raise_as, slices};
 use fedcipher_core::scheme::Expect;
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
-use fedcipher_engine::client::{self, Patience, Sealed, Values};
+use fedcipher_engine::client::{self, EncryptRequest, Patience, Values};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -58,16 +58,16 @@ impl EngineClient {
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64, f64, f64)> {
         let tensors = slices(&arrays)?;
-        let mut place = PlaceInPython(None);
-        let what = Sealed {
+        let mut place = PythonFrame(None);
+        let what = EncryptRequest {
             epoch: epoch.0,
             round: round.0,
             weight: weight.0,
             layout: &layout.0,
-            plan,
+            round_plan: plan,
             model,
             memory,
-            bound,
+            associated_data: bound,
             stochastic,
         };
         let done = py.detach(|| locked(&self.0).encrypt(&what, &tensors, &mut place)).map_err(raise)?;
@@ -86,7 +86,8 @@ impl EngineClient {
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect = Expect { round: round.map(|round| round.0), model, memory, bound: bound.unwrap_or_default() };
+        let expect =
+            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, false)).map_err(raise)?;
         let Values::Means(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent sums for means"));
@@ -106,7 +107,7 @@ impl EngineClient {
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { memory, bound: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, associated_data: bound.unwrap_or_default(), ..Expect::default() };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, true)).map_err(raise)?;
         let Values::Sums(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent means for sums"));
@@ -114,7 +115,7 @@ impl EngineClient {
         Ok((contributions(&got.contributions), values.into_pyarray(py)))
     }
 
-    /// Whether the engine made ahead what it can.
+    /// Returns whether the engine has precomputed the round.
     fn precompute(
         &self,
         py: Python<'_>,
@@ -146,7 +147,7 @@ impl EngineClient {
         py.detach(|| locked(&self.0).take_prekeys(epoch.0, &frames)).map_err(raise)
     }
 
-    /// The frame that publishes a committee member's prekey for what comes next.
+    /// The frame that publishes a committee member's prekey for the next updates.
     fn prekey<'py>(&self, py: Python<'py>, epoch: Int<Epoch>) -> PyResult<Bound<'py, PyBytes>> {
         let frame = py.detach(|| locked(&self.0).prekey(epoch.0)).map_err(raise)?;
         Ok(PyBytes::new(py, &frame))
@@ -186,6 +187,6 @@ impl AuthorityClient {
 
     /// A round under `epoch` is done: the epochs before it end.
     fn settle(&self, py: Python<'_>, epoch: Int<Epoch>) -> PyResult<()> {
-        py.detach(|| locked(&self.0).settle(epoch.0)).map_err(raise)
+        py.detach(|| locked(&self.0).finish_epoch(epoch.0)).map_err(raise)
     }
 }

@@ -1,4 +1,4 @@
-//! Work with the GIL released, also in a process forked off (multiprocessing's `fork`).
+//! Work without the GIL, also in forked processes (multiprocessing's `fork`).
 
 use fedcipher_core::error::unwound;
 use fedcipher_core::{Error, Result};
@@ -6,26 +6,26 @@ use pyo3::Python;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The process that imported the module: rayon's own threads live in it.
+/// The process that imported the module. Rayon's own threads live in it.
 static IMPORTER: OnceLock<u32> = OnceLock::new();
 
-/// The threads of a process forked off.
+/// The thread pool of a forked process.
 static FORKED: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
 pub fn remember_this_process() {
     IMPORTER.get_or_init(std::process::id);
 }
 
-/// `work` without the GIL, and with threads that exist: those of the parent do not in a process forked off,
-/// where the first parallel step would wait for them for ever. A panic is an error: Python's handlers let PyO3's
-/// `PanicException` pass, which is no `Exception`.
+/// Runs `work` without the GIL and on threads that exist. The parent's threads do not exist in a forked process, so the
+/// first parallel step would otherwise wait without end. A panic becomes an error: Python's handlers for `Exception` do
+/// not catch PyO3's `PanicException`.
 pub fn at_work<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     py.detach(|| handed(work))
 }
 
-/// [`at_work`] on an object that is one thread's at a time. It is waited for without the GIL, which whoever has it may
-/// need for a frame's memory, and before the work is handed to a pool: a thread of that which waits for its share of
-/// the work takes up the next, and would wait for what it holds itself.
+/// Like [`at_work`], on an object that one thread uses at a time. The lock is taken without holding the GIL: its holder
+/// may need the GIL to allocate a frame. It is also taken before work is handed to the pool: a pool thread that starts
+/// the next job while it waits would deadlock on its own lock.
 pub fn at_work_on<O: Send, T: Send>(
     py: Python<'_>,
     object: &Mutex<O>,
@@ -61,7 +61,7 @@ fn threads() -> Result<Option<Arc<ThreadPool>>> {
         operation: "work after a fork",
         reason: "no threads can be started; use the start method spawn or forkserver",
     })?;
-    // A pool of the parent's, where it was forked off itself, has no threads to end.
+    // A forked process's copy of its parent's pool has no threads to end.
     std::mem::forget(forked.replace((process, Arc::clone(&fresh))));
     Ok(Some(fresh))
 }

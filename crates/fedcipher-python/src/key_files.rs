@@ -16,27 +16,27 @@ type Slot = (PathBuf, [u8; 16]);
 /// Those that this process has encrypted with last, in this order: their locks end with the process.
 static HELD: Mutex<Vec<(Slot, InUse)>> = Mutex::new(Vec::new());
 
-/// The bytes of a client's key file, where nobody else can read or replace it.
+/// The bytes of a client's key file. Fails if another user can read or replace the file.
 #[pyfunction]
 pub fn read_key_file<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
     key_file::read(&path).map(|bytes| PyBytes::new(py, &bytes)).map_err(raise)
 }
 
-/// Why another user could put something of his own in the place of what is at `path`; none where nobody can.
+/// The way in which another user could replace the file at `path`; none if no other user can.
 #[pyfunction]
 pub fn replaceable(path: PathBuf) -> PyResult<Option<String>> {
     Ok(key_file::replaceable(&path)?)
 }
 
-/// Why another user could put files into the folder at `path`, or another folder in its place; none where nobody can.
+/// The way in which another user could write to the folder at `path` or replace it; none if no other user can.
 #[pyfunction]
 pub fn changeable(path: PathBuf) -> PyResult<Option<String>> {
     Ok(key_file::changeable(&path)?)
 }
 
 /// Takes a key file into use with the ledgers of folder `state`: for this process's life, or until it has taken
-/// `MAX_HELD` others. What keeps rounds apart is the ledger, which needs no lock that lasts. Returns what to warn of, where
-/// that folder alone knows of the key's use from now on.
+/// `MAX_HELD` others. The ledger keeps rounds apart, and needs no lasting lock. Returns a warning if only that folder
+/// knows of the key's use from now on.
 #[pyfunction]
 pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: PathBuf) -> PyResult<Option<String>> {
     let key = &key.0;

@@ -74,8 +74,8 @@ impl Layout {
         self.0.elements()
     }
 
-    /// Quantises flat float32 arrays: (uint32 array, clipped count per tensor). ``levels``: those of the bits alone where
-    /// nobody says.
+    /// Quantises flat float32 arrays: (uint32 array, clipped count per tensor). ``levels`` defaults to the levels of
+    /// the bits alone.
     #[pyo3(signature = (arrays, stochastic = false, levels = None))]
     fn quantise<'py>(
         &self,
@@ -102,7 +102,7 @@ struct Levels(Core);
 
 #[pymethods]
 impl Levels {
-    /// Those of the bits alone, `2^bits - 2`; a scheme has those that fill the fields of its sums.
+    /// The levels of the bits alone, `2^bits - 2`. A scheme has the levels that fill the fields of its sums.
     #[new]
     fn new() -> Self {
         Levels(Core::default())
@@ -215,7 +215,7 @@ impl ServerKey {
         wire::scheme_name(&self.0.tag.scheme)
     }
 
-    /// What the scheme has in it beside the cohort: public.
+    /// The scheme's material in the key, in addition to the cohort: public.
     #[getter]
     fn public<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.public)
@@ -257,7 +257,7 @@ impl Scheme {
         Levels(self.0.values().levels)
     }
 
-    /// Bits of the lanes beside an update, of counts and of digits; None where all values have lanes of one width.
+    /// Bits of the lanes beside an update, of counts and of digits; None if all values have lanes of one width.
     fn lane_bits(&self) -> Option<(u32, u32)> {
         self.0.values().lanes.map(|bits| (bits.count, bits.digit))
     }
@@ -306,7 +306,7 @@ impl Scheme {
         self.0.require_committee().and_then(|of| of.join(&roster.0, &identity.0, epoch.0)).map(ClientKey).map_err(raise)
     }
 
-    /// Names the roster to people; its parties sign it. `params` are those of its keys.
+    /// The fingerprint of the roster: people compare it, and parties sign it. `params` is the digest in its keys.
     #[pyo3(signature = (roster, epoch, params = None))]
     fn roster_fingerprint<'py>(
         &self,
@@ -333,7 +333,8 @@ impl Scheme {
         self.0.require_committee().and_then(|of| of.with_joined(&key.0, &joined)).map(ClientKey).map_err(raise)
     }
 
-    /// The roster of a party's key, and who has joined it as the key knows; None where it needs no signatures.
+    /// The roster of a party's key, and the parties that have joined it as the key knows; None if the key needs no
+    /// signatures.
     fn roster_of(&self, key: &ClientKey) -> PyResult<(committee::Roster, Option<BTreeSet<Int<ClientId>>>)> {
         let (roster, joined) = self.0.require_committee().and_then(|of| of.roster_of(&key.0)).map_err(raise)?;
         Ok((committee::Roster(roster), joined.map(|joined| joined.into_iter().map(Int).collect())))
@@ -356,7 +357,7 @@ impl Scheme {
     /// An aggregate with what `reader` needs of it.
     fn addressed<'py>(&self, py: Python<'py>, frame: &[u8], reader: Int<ClientId>) -> PyResult<Bound<'py, PyBytes>> {
         let frame = at_work(py, || match self.0.committee() {
-            Some(committee) => committee.addressed(frame, reader.0),
+            Some(committee) => committee.for_reader(frame, reader.0),
             None => Ok(frame.to_vec()),
         })
         .map_err(raise)?;
@@ -371,7 +372,7 @@ impl Scheme {
         common: &[u8],
         piece: &[u8],
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let result = at_work(py, || self.0.require_workers()?.work(&key.0, common, piece)).map_err(raise)?;
+        let result = at_work(py, || self.0.require_workers()?.run_work_item(&key.0, common, piece)).map_err(raise)?;
         Ok(PyBytes::new(py, &result))
     }
 
@@ -386,16 +387,16 @@ impl Scheme {
 }
 
 /// Memory of a Python `bytes` object that nothing else has seen yet: a frame is made where it stays.
-struct PlaceInPython(Option<Py<PyBytes>>);
+struct PythonFrame(Option<Py<PyBytes>>);
 
-impl PlaceInPython {
+impl PythonFrame {
     fn frame(self, py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
         let frame = self.0.ok_or_else(|| PyValueError::new_err("no frame was made"))?;
         Ok(frame.into_bound(py))
     }
 }
 
-impl wire::Place for PlaceInPython {
+impl wire::FrameBuffer for PythonFrame {
     #[expect(unsafe_code, reason = "PyBytes::new_with would touch every page in one thread first")]
     fn reserve(&mut self, len: usize) -> fedcipher_core::Result<&mut [u8]> {
         let failed = |e: PyErr| Error::Layout { reason: format!("no memory for a frame of {len} bytes: {e}") };
@@ -449,10 +450,18 @@ impl Encryptor {
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
-        let mut place = PlaceInPython(None);
+        let mut place = PythonFrame(None);
         let (clipped, seconds) = at_work_on(py, &self.0, |encryptor| {
             let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
-            let request = Request { round: round.0, weight: weight.0, update: &update, plan, model, memory, bound };
+            let request = Request {
+                round: round.0,
+                weight: weight.0,
+                update: &update,
+                round_plan: plan,
+                model,
+                memory,
+                associated_data: bound,
+            };
             encryptor.encrypt_into(&request, &mut place)?;
             Ok((update.clipped(), update.seconds()))
         })
@@ -487,7 +496,7 @@ impl Encryptor {
     }
 }
 
-/// What all pieces of a work need, and each piece.
+/// The data that all pieces of a work need, and each piece.
 type Handed<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>);
 
 #[pyclass(frozen, module = "fedcipher._native")]
@@ -517,7 +526,7 @@ impl Aggregator {
         Ok(requests.into_iter().map(|(member, frame)| (Int(member), PyBytes::new(py, &frame))).collect())
     }
 
-    /// Checks and keeps a member's answer: whose it is.
+    /// Checks and keeps a member's answer. Returns the member's number.
     fn answer(&self, py: Python<'_>, frame: &[u8]) -> PyResult<Int<ClientId>> {
         at_work_on(py, &self.0, |object| object.require_committee()?.answer(frame)).map(Int).map_err(raise)
     }
@@ -543,7 +552,7 @@ impl Aggregator {
             .map_err(raise)
     }
 
-    /// The work of `finish`, for others to do: (what all pieces need, each piece).
+    /// The work of `finish`, for other processes: (data that all pieces need, each piece).
     fn parts<'py>(&self, py: Python<'py>) -> PyResult<Handed<'py>> {
         let parts = at_work_on(py, &self.0, |object| object.require_parts()?.parts()).map_err(raise)?;
         let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
@@ -556,11 +565,11 @@ impl Aggregator {
         Ok(PyBytes::new(py, &frame))
     }
 
-    /// `progress(done, total)` is called as a long aggregation goes; what it raises cancels the work.
+    /// `progress(done, total)` is called during a long aggregation. If it raises, the work is cancelled.
     #[pyo3(signature = (progress = None))]
     fn finish<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
         let mut raised: Option<PyErr> = None;
-        let mut place = PlaceInPython(None);
+        let mut place = PythonFrame(None);
         let result = at_work_on(py, &self.0, |aggregator| {
             aggregator.finish_into(&mut place, &mut |done, total| {
                 Python::attach(|py| {
@@ -619,7 +628,8 @@ impl Decryptor {
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect = Expect { round: round.map(|round| round.0), model, memory, bound: bound.unwrap_or_default() };
+        let expect =
+            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Means::default())).map_err(raise)?;
         let (summary, means) = opened.into_parts();
         let added = contributions(&summary.header.contributions);
@@ -637,7 +647,7 @@ impl Decryptor {
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { memory, bound: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, associated_data: bound.unwrap_or_default(), ..Expect::default() };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Sums::default())).map_err(raise)?;
         let (summary, sums) = opened.into_parts();
         Ok((contributions(&summary.header.contributions), sums.0.into_pyarray(py)))
@@ -651,7 +661,7 @@ enum Fewest {
     Share(f64),
 }
 
-/// What `min_contributions` is where nobody chose, or the checked choice. `corrupt_clients` is of schemes that have it.
+/// The default of `min_contributions`, or the checked choice. `corrupt_clients` belongs to schemes that have it.
 #[pyfunction]
 #[pyo3(signature = (clients, chosen = None, corrupt_clients = None))]
 fn min_contributions(clients: u64, chosen: Option<Fewest>, corrupt_clients: Option<u64>) -> PyResult<u64> {
@@ -669,7 +679,7 @@ fn min_contributions(clients: u64, chosen: Option<Fewest>, corrupt_clients: Opti
     Ok(bounds().map_err(raise)?.min_contributions)
 }
 
-/// The elements, numbered through all tensors, that everybody sends in `round`.
+/// The elements, numbered through all tensors, that all clients send in `round`.
 #[pyfunction]
 #[pyo3(signature = (lengths, reference, round, top))]
 fn common_set<'py>(
@@ -761,8 +771,8 @@ fn divided<'py>(
     Ok(at_work(py, || steps::divided(&slices, &divisors)).map_err(raise)?.into_pyarray(py))
 }
 
-/// How many values of each run of these lengths are beyond the run's end, of either sign, and what is: it is cut from
-/// the values, in place. None where nothing is.
+/// Cuts the values of each run of these lengths to the run's end, in place. Returns the number of values cut per run,
+/// of either sign, and the parts cut; None if nothing was cut.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, clippy::type_complexity, reason = "what PyO3 extracts and one thin call gives")]
 fn cut<'py>(
@@ -782,7 +792,7 @@ fn cut<'py>(
     Ok((beyond, over.map(|over| over.into_pyarray(py))))
 }
 
-/// Multiplies values in place, in double precision; what is beyond single precision ends where that does.
+/// Multiplies values in place, in double precision. Results beyond single precision are clamped to its range.
 #[pyfunction]
 fn multiply(py: Python<'_>, mut values: PyReadwriteArray1<'_, f32>, factor: f64) -> PyResult<()> {
     let values = values.as_slice_mut()?;
@@ -837,7 +847,7 @@ fn mean_square(py: Python<'_>, values: PyReadonlyArray1<'_, f32>) -> PyResult<f6
     at_work(py, || Ok(steps::mean_square(values))).map_err(raise)
 }
 
-/// Mean squares of values, of their nearest whole steps, and of what lies between, added in one order.
+/// Mean squares of values, of their nearest whole steps, and of the differences, added in one order.
 #[pyfunction]
 fn nearest_squares(py: Python<'_>, values: PyReadonlyArray1<'_, f32>, step: f64) -> PyResult<[f64; 3]> {
     let values = values.as_slice()?;
@@ -866,14 +876,14 @@ fn inspect<'py>(
     ))
 }
 
-/// What a frame's head says of its arrays.
+/// A frame's head, as far as it describes its arrays.
 #[pyfunction]
 fn layout_of(frame: &[u8]) -> PyResult<Layout> {
     let frame = wire::parse(frame).map_err(raise)?;
     codec::Layout::decode(&frame.header.layout).map(Layout).map_err(raise)
 }
 
-/// What this build has beyond the core, by the names that `cargo build --features` takes.
+/// The features of this build beyond the core, by the names of `cargo build --features`.
 const FEATURES: &[&str] = &[
     #[cfg(feature = "engine-client")]
     "engine-client",

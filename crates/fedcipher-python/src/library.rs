@@ -48,8 +48,7 @@ impl Library {
 
 #[pymethods]
 impl Library {
-    /// `params` are all parameters, as JSON: their digest is in every key and frame. `privacy`: that of the
-    /// codec, as JSON.
+    /// `params` is JSON with all parameters; their digest is in every key and frame. `privacy` is the codec's, as JSON.
     #[new]
     #[pyo3(signature = (name, params, clients, max_weight, min_contributions = None, privacy = None))]
     fn new(
@@ -160,7 +159,15 @@ impl Sender {
             let reason = format!("{} integers for {} elements", integers.len(), layout.0.elements());
             return Err(raise(Error::Layout { reason }));
         }
-        let terms = Terms { round: round.0, weight: weight.0, layout: &layout.0, plan: &[], model, memory, bound };
+        let terms = Terms {
+            round: round.0,
+            weight: weight.0,
+            layout: &layout.0,
+            round_plan: &[],
+            model,
+            memory,
+            associated_data: bound,
+        };
         let claimed = py.detach(|| locked(&self.0).claim(&terms, &layout.0)).map_err(raise)?;
         let factor = claimed.factor();
         let weighted: Vec<u64> = integers.iter().map(|v| u64::from(*v) * factor).collect();
@@ -171,13 +178,13 @@ impl Sender {
     }
 }
 
-/// What a client has opened.
+/// An opened aggregate.
 #[pyclass(frozen, module = "fedcipher._native")]
 pub struct Receiver(Arc<protocol::Receiver>);
 
 #[pymethods]
 impl Receiver {
-    /// An aggregate whose round is spent from here on.
+    /// An aggregate whose round is claimed from here on.
     #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
     fn open<'py>(
         &self,
@@ -188,7 +195,8 @@ impl Receiver {
         memory: Option<&[u8]>,
         bound: Option<&[u8]>,
     ) -> PyResult<(Opened, Bound<'py, PyBytes>)> {
-        let expect = Expect { round: round.map(|round| round.0), model, memory, bound: bound.unwrap_or_default() };
+        let expect =
+            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
         let (sum, payload) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let opened = Opened {
             round: Int(sum.header().round),
@@ -221,13 +229,12 @@ impl Opened {
         Layout(self.layout.clone())
     }
 
-    /// Said when the library itself finds that this is no sum: nothing more is opened under the key. `KeyClosedError`
-    /// where that was so already.
+    /// For a library that finds an invalid sum: closes the key. Raises `KeyClosedError` if it was closed already.
     fn fail(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.receiver.close()).map_err(raise)
     }
 
-    /// Means of the decrypted `sums`, if they are what the clients have sent. Once.
+    /// Means of the decrypted `sums`, if these are the sums that the clients sent. Can be called once.
     fn means<'py>(&self, py: Python<'py>, sums: PyReadonlyArray1<'py, u64>) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let sums = sums.as_slice()?;
         let claimed = locked(&self.sum).take().ok_or_else(|| PyRuntimeError::new_err("its sums have been tried"))?;

@@ -4,7 +4,7 @@ use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
-/// What Python has as an int.
+/// A number that Python has as an int.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Int<T>(pub T);
 

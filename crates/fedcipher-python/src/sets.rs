@@ -47,7 +47,7 @@ impl SetMemory {
         self.0.would_admit(&sets, &exempt).map_err(raise)
     }
 
-    /// Those of `wanted` that can be in a sum now; the others sit out.
+    /// The clients of `wanted` that can be in a sum now; the others sit out.
     #[pyo3(signature = (wanted, exempt = Vec::new()))]
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
     fn largest_fitting(&self, wanted: Vec<Name>, exempt: Vec<Name>) -> Vec<Name> {

@@ -2,12 +2,12 @@
 //! a number otherwise, changes no digest.
 //!
 //! An encoding is `length u16 | domain`, then for each field `tag u16 | length u32 | value`. Tags ascend. Numbers are
-//! little-endian. A tag keeps its meaning for ever. A field that is added later gets a new tag. The field is left out where
+//! little-endian. A tag keeps its meaning in all versions. A field that is added later gets a new tag. The field is left out where
 //! its value is the one that all earlier encodings stood for.
 
 use sha2::{Digest, Sha256};
 
-/// What has one encoding.
+/// A type with one encoding.
 pub trait Canonical {
     /// Values of two kinds have never the same encoding.
     const DOMAIN: &'static str;

@@ -19,7 +19,8 @@ pub use weight::{TotalWeight, Weight};
 macro_rules! number {
     ($name:ident, $inner:ty) => {
         impl $name {
-            /// Of this number. Every value is accepted: the type says what a number means, not whether it is allowed.
+            /// The type with this number. Every value is accepted: the type says what a number means, not whether it is
+            /// allowed.
             #[must_use]
             pub const fn new(number: $inner) -> Self {
                 $name(number)
@@ -31,7 +32,7 @@ macro_rules! number {
                 self.0
             }
 
-            /// Of each of these numbers, in the same order.
+            /// Each of these numbers as this type, in the same order.
             #[must_use]
             pub fn list(numbers: impl IntoIterator<Item = $inner>) -> Vec<Self> {
                 numbers.into_iter().map(Self::new).collect()
@@ -60,7 +61,7 @@ macro_rules! number {
 }
 pub(crate) use number;
 
-/// A key epoch: the number of one key generation, which whoever makes the keys chooses.
+/// A key epoch: the number of one key generation, which the maker of the keys chooses.
 ///
 /// Any 64-bit number; keys of a later generation have a greater one. Keys and frames of two epochs do not go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -4,18 +4,18 @@ use crate::number;
 
 /// How much one client's update counts in a sum, in units that all clients share: often its number of examples.
 ///
-/// From 1 to the scheme's largest weight, which is at most `2^32`. A head that nobody has checked may have any number.
+/// From 1 to the scheme's largest weight, which is at most `2^32`. An unchecked head may have any number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u64);
 
 number!(Weight, u64);
 
 impl Weight {
-    /// That of a client whose update counts once.
+    /// The weight of a client whose update counts once.
     pub const ONE: Self = Self::new(1);
 }
 
-/// What all updates in a sum weigh together, in the units of [`Weight`].
+/// The total weight of all updates in a sum, in the units of [`Weight`].
 ///
 /// Sums stop at `u64::MAX` and do not wrap. A checked sum is far below: at most `2^20` clients of weight `2^32`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,7 +42,7 @@ impl TotalWeight {
         Self::new(self.0.saturating_add(weight.get()))
     }
 
-    /// What is left without `other`; zero where `other` weighs more.
+    /// The weight without `other`; zero if `other` weighs more.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self::new(self.0.saturating_sub(other.0))

@@ -66,7 +66,7 @@ pub fn sub_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
 /// Lanes in a block: 8 w words, whole vectors whatever the width.
 const BLOCK_LANES: usize = 512;
 
-/// The top bits of a block's lanes, behind those of the word before it.
+/// The top bit of each of a block's lanes, and of the word before it.
 fn tops(width: u32) -> &'static [u64] {
     static TOPS: [OnceLock<Vec<u64>>; 64] = [const { OnceLock::new() }; 64];
     TOPS[width as usize].get_or_init(|| {
@@ -145,7 +145,7 @@ fn by_blocks(words: &mut [[u8; 8]], others: &[[u8; 8]], tops: &[u64], kernel: Ke
     let (total, block) = (words.len(), tops.len() - 1);
     for start in (0..total).step_by(block) {
         let end = total.min(start + block);
-        // With the word before, from which nothing comes here, what is left are whole vectors.
+        // With the word before, which carries nothing in, whole vectors remain.
         let lead = usize::from(start > 0);
         let (words, others) = (&mut words[start - lead..end], &others[start - lead..end]);
         kernel(words, others, &tops[1 - lead..], &mut made);
@@ -175,7 +175,7 @@ fn words(
         made[i] = word(of(a[i]), of(b[i]), tops[i], carry).to_le_bytes();
     }
     if n > 0 {
-        // Of the first word of a stream.
+        // The first word of a stream.
         made[0] = word(of(a[0]), of(b[0]), tops[0], false).to_le_bytes();
     }
 }
@@ -200,7 +200,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    /// Whatever this processor has, and AVX2 beside wider vectors, against what every processor has.
+    /// Compares this processor's fastest path, and AVX2 beside wider vectors, with the portable path.
     #[test]
     fn words_side_by_side_are_words_by_blocks() {
         let mut rng = StdRng::seed_from_u64(7);

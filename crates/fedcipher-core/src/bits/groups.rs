@@ -1,5 +1,4 @@
-//! Lanes in groups: as many as fit into a block of key stream, from bit 0 of it on. What the bits behind them are has
-//! no meaning.
+//! Lanes in groups: as many as fit into a block of key stream, from bit 0 on. The bits after them have no meaning.
 
 use super::{BitWriter, lane_mask, regroup, scale, up};
 use multiversion::multiversion;
@@ -12,7 +11,7 @@ pub fn group_scaled(values: &mut [u32], factor: u64, width: u32, groups: &mut [[
     }
     let done = regroup::group(values, width, groups);
     let (values, groups) = (&values[done * (128 / width) as usize..], &mut groups[done..]);
-    // With their number known, a group's lanes are moved by constants and the loop over them is none.
+    // With a known number of lanes, a group's lanes are moved by constants and the loop disappears.
     macro_rules! by_lanes {
         ($($lanes:literal)*) => {
             match 128 / width {
@@ -65,7 +64,7 @@ pub fn pack_first(groups: &[[u8; 16]], bits: u32, out: &mut [u8]) {
 
 /// The writer behind the first `used` bits of each group.
 fn write<'a>(groups: &[[u8; 16]], used: u32, out: &'a mut [u8]) -> BitWriter<'a> {
-    // Eight groups end on a byte, and there what is left of the stream begins.
+    // Eight groups end on a byte boundary. The rest of the stream begins there.
     let mut done = 0;
     if used >= 72 {
         done = regroup::join(groups, used, out);
@@ -96,7 +95,7 @@ fn join(groups: &[[u8; 16]], used: u32, out: &mut [u8]) -> usize {
         let at = k * used as usize;
         let Some(place) = out.get_mut(at / 8..).and_then(|rest| rest.first_chunk_mut()) else { return k };
         let (shift, group) = (at as u32 % 8, u128::from_le_bytes(*group));
-        // In the first byte are the last bits of the group before; the next store lies over what is behind this one's.
+        // The first byte holds the last bits of the group before. The next store overwrites the bits after this group.
         let shared = before >> ((used - 64 - shift) % 64);
         *place = (up(group, shift) | u128::from(shared)).to_le_bytes();
         before = (group >> 64) as u64 & (u64::MAX >> ((128 - used) % 64));

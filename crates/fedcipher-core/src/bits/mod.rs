@@ -54,7 +54,7 @@ pub fn check_stream(bytes: &[u8], lanes: usize, width: u32) -> Result<()> {
         )));
     }
     match bytes.last() {
-        // Whether a share is none is said.
+        // The error reveals whether a share is invalid.
         Some(last) if !bits.is_multiple_of(8) && shown(last >> (bits % 8) != 0) => {
             Err(Error::frame("bits are set behind the last lane"))
         }
@@ -304,7 +304,7 @@ mod tests {
         pack_first(&firsts, width, &mut out);
         assert_eq!(&out, &packed);
 
-        // In groups, with what a key stream has behind their lanes.
+        // In groups, with bits of a key stream after their lanes.
         let mut grouped = |lanes: &[u64]| -> Vec<[u8; 16]> {
             let word = |l: &[u64]| l.iter().enumerate().fold(0, |w, (k, l)| w | u128::from(*l) << (k as u32 * width));
             let junk = u128::MAX.checked_shl(per as u32 * width).unwrap_or(0);
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// What moves whole vectors has a plan for each width.
+    /// Operations on whole vectors have a plan for each width.
     #[test]
     fn streams_of_every_width_are_what_their_lanes_say() {
         for width in 2..=64 {

@@ -1,5 +1,5 @@
-//! `add::combine` by whole vectors, so that every word is read once and the result stays where the sum was. What is
-//! carried from word to word is a bit of a mask with AVX-512, which moves on with a shift, and a whole word with AVX2.
+//! `add::combine` by whole vectors, so that every word is read once and the result stays in the place of the sum. The
+//! carry between words is a bit of a shifted mask with AVX-512, and a whole word with AVX2.
 
 /// Words of the widest vector.
 pub const SIDE: usize = 8;

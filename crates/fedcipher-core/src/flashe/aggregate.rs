@@ -1,14 +1,14 @@
 //! The server's side: lane-wise sums mod 2^w, no key.
 
 use super::mask::Masking;
-use super::{Params, positions};
+use super::{FlasheParams, positions};
 use crate::admission::Admission;
 use crate::bits;
 use crate::keys::ServerKey;
 use crate::mac::coordinates;
 use crate::memory::zeros;
 use crate::scheme::{Aggregator, Progress};
-use crate::wire::{Contribution, Place, Reader};
+use crate::wire::{Contribution, FrameBuffer, Reader};
 use crate::{ClientId, Error, Result, RoundId};
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ fn same_masking(expected: &mut Option<Masking>, found: Masking) -> Result<()> {
 
 /// Running sum of dense updates, kept packed.
 pub struct Dense {
-    params: Params,
+    params: FlasheParams,
     admission: Admission,
     masking: Option<Masking>,
     sum: Vec<u8>,
 }
 
 impl Dense {
-    pub fn new(params: Params, key: &ServerKey, round: Option<RoundId>) -> Self {
+    pub fn new(params: FlasheParams, key: &ServerKey, round: Option<RoundId>) -> Self {
         let admission = Admission::new(key, params.rules(), round);
         Dense { params, admission, masking: None, sum: Vec::new() }
     }
@@ -53,7 +53,7 @@ impl Aggregator for Dense {
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let sum = std::mem::take(&mut self.sum);
@@ -61,7 +61,7 @@ impl Aggregator for Dense {
     }
 }
 
-/// What has been added at one permuted position.
+/// The sums at one permuted position.
 #[derive(Clone, Copy, Default)]
 struct Site {
     position: u32,
@@ -72,7 +72,7 @@ struct Site {
 
 /// Running sum of sparse updates by permuted position, and who sent what.
 pub struct Sparse {
-    params: Params,
+    params: FlasheParams,
     admission: Admission,
     masking: Option<Masking>,
     /// Increasing by position.
@@ -81,7 +81,7 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    pub fn new(params: Params, key: &ServerKey, round: Option<RoundId>) -> Self {
+    pub fn new(params: FlasheParams, key: &ServerKey, round: Option<RoundId>) -> Self {
         let admission = Admission::new(key, params.rules(), round);
         Sparse { params, admission, masking: None, sites: Vec::new(), sets: BTreeMap::new() }
     }
@@ -134,9 +134,9 @@ impl Aggregator for Sparse {
         Ok(self.admission.commit(admitted))
     }
 
-    /// Leaves out what fewer than the minimum of clients sent: a sum of one is that client's value, and whoever
-    /// decrypts is told who sent what.
-    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
+    /// Leaves out coordinates that fewer than the minimum of clients sent. A sum of one is that client's value, and the
+    /// decryptor learns who sent each coordinate.
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let masking = self.masking.ok_or(Error::EmptyCohort)?;
         let layout = self.admission.layout()?;

@@ -1,10 +1,10 @@
-//! Attacks on sparse rounds in which every client chooses its coordinates: what the broadcast says of single clients,
-//! and what a server can make of it.
+//! Attacks on sparse rounds in which every client chooses its coordinates: what the broadcast reveals about single
+//! clients, and what a server can do with it.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::mask::Masking;
 use super::positions::{self, SparseSum};
-use super::{Flashe, Params, Policy};
+use super::{Flashe, FlasheParams, Policy};
 use crate::bits;
 use crate::bounds::Bounds;
 use crate::codec::{Layout, Means, Rounding, Sums, Tensor, Update};
@@ -24,10 +24,11 @@ fn layout(len: usize) -> Layout {
 
 fn scheme(minimum: u64, masking: Masking) -> Flashe {
     let bounds = Bounds::new(u64::from(CLIENTS), Weight::new(3), Some(minimum)).unwrap();
-    Flashe::new(Params { bounds, policy: Policy::Fixed(masking), key_bits: 128, per_client_top: Some(0.2) }).unwrap()
+    Flashe::new(FlasheParams { bounds, policy: Policy::Fixed(masking), key_bits: 128, per_client_top: Some(0.2) })
+        .unwrap()
 }
 
-/// What client `id` has to send: partly what all have, partly its own.
+/// The update of client `id`: partly common to all clients, partly its own.
 fn values(len: usize, id: u32, seed: u64) -> Vec<f32> {
     let mut own = Stream::new(&[id as u8 + 1; 16], [seed as u8; 12]).unwrap();
     let mut common = Stream::new(&[0; 16], [seed as u8; 12]).unwrap();
@@ -49,10 +50,10 @@ fn round(scheme: &Flashe, keys: &KeySet, layout: &Layout, seed: u64) -> Vec<u8> 
             round: RoundId::new(9),
             weight: Weight::new(weight),
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         aggregator.add(&scheme.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
     }
@@ -110,7 +111,7 @@ fn sparse_broadcasts_attribute_no_value_to_one_client() {
     }
 }
 
-/// What remains is exact: the sum of what was sent, the mean over those who sent it.
+/// The remaining coordinates are exact: the sum of the sent values, and the mean over the clients that sent each.
 #[test]
 fn what_remains_is_the_mean_of_those_who_sent_it() {
     let layout = layout(2000);
@@ -121,7 +122,7 @@ fn what_remains_is_the_mean_of_those_who_sent_it() {
         let (sums, counts) = open(&scheme, &keys, &frame).unwrap();
         let decryptor = scheme.decryptor(&keys.clients[1], None).unwrap();
         let (_, means) = decryptor.decrypt(&frame, &Expect::default(), Means::default()).unwrap().into_parts();
-        // Who sent what, from the definition: the largest fifth by magnitude.
+        // The senders by definition: the largest fifth by magnitude.
         let sent: Vec<Vec<f32>> = (0..CLIENTS)
             .map(|id| {
                 let mut x = values(2000, id, 2);
@@ -223,7 +224,7 @@ proptest! {
     }
 }
 
-/// A server that leaves in what too few have sent, with tags that are right: refused by whoever decrypts.
+/// A server that keeps coordinates that too few clients sent, with valid tags: the decryptor rejects them.
 #[test]
 fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
     let layout = layout(2000);
@@ -238,10 +239,10 @@ fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
             round: RoundId::new(9),
             weight: Weight::ONE,
             update: &update,
-            plan: &[],
+            round_plan: &[],
             model: b"model",
             memory: &[],
-            bound: &[],
+            associated_data: &[],
         };
         server.add(&strict.encryptor(key, None).unwrap().encrypt(&request).unwrap()).unwrap();
     }
@@ -249,7 +250,8 @@ fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
     assert!(matches!(error, Error::TooFew { minimum: 3, .. }), "{error}");
 }
 
-/// A server that leaves a coordinate out for everybody (it must, below the minimum) makes it unsent, nothing else.
+/// A server that leaves out a coordinate for all clients (as it must below the minimum) only makes the coordinate
+/// unsent.
 #[test]
 fn a_coordinate_left_out_for_all_is_unsent() {
     let layout = layout(600);
@@ -291,10 +293,10 @@ fn announced_elements_are_authenticated_before_memory_is_taken() {
         round: RoundId::new(9),
         weight: Weight::ONE,
         update: &update,
-        plan: &[],
+        round_plan: &[],
         model: b"model",
         memory: &[],
-        bound: &[],
+        associated_data: &[],
     };
     let sent = scheme.encryptor(&keys.clients[0], None).unwrap().encrypt(&request).unwrap();
     let parsed = wire::parse(&sent).unwrap();

@@ -4,15 +4,15 @@ use super::mask::{MaskMaker, Masking, Pieces, Term, check_client, chunk_lanes};
 use super::participation::residual;
 use super::positions::{self, Ranks, SparseSum};
 use super::sparse::permutation;
-use super::{Params, Secret};
+use super::{FlasheParams, Secret};
 use crate::admission::check_sums;
 use crate::bits;
 use crate::bounds::Levels;
 use crate::codec::{Layout, SumSink};
 use crate::mac::coordinates::{CoordinateMac, places};
-use crate::mac::{Hash, TAG_LEN};
+use crate::mac::{PolyEval, TAG_LEN};
 use crate::prf::CHUNK_BLOCKS;
-use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, Piece, PieceOpener, Proven, Receiver};
+use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, Piece, PieceDecryptor, Proven, Receiver};
 use crate::threads::Threads;
 use crate::wire::{Header, Reader};
 use crate::{ClientId, Error, Result, RoundId, TotalWeight};
@@ -22,13 +22,13 @@ use std::sync::Arc;
 const RUN: usize = 1 << 16;
 
 pub struct FlasheDecryptor {
-    params: Params,
+    params: FlasheParams,
     receiver: Arc<Receiver>,
     secret: Arc<Secret>,
 }
 
 impl FlasheDecryptor {
-    pub fn new(params: Params, receiver: Receiver, secret: Secret) -> Self {
+    pub fn new(params: FlasheParams, receiver: Receiver, secret: Secret) -> Self {
         FlasheDecryptor { params, receiver: Arc::new(receiver), secret: Arc::new(secret) }
     }
 
@@ -68,7 +68,7 @@ impl FlasheDecryptor {
         self.unmask_sparse(header.round, &mut sum, masking, width);
         mac.check(&sum.union, &sum.lanes, &sum.senders, &sum.tags)?;
 
-        // Back to coordinate order. Whoever did not send a coordinate counts as zero, which is L / 2.
+        // Back to coordinate order. A client that did not send a coordinate counts as zero, which is L / 2.
         let (weight, levels) = (header.total_weight(), self.params.bounds.levels());
         let order = permutation(&self.secret.permutation, header.round, layout.elements())?;
         let ranks = Ranks::of(&sum.union, layout.elements());
@@ -146,7 +146,7 @@ struct DenseOpener {
     levels: Levels,
 }
 
-impl PieceOpener for DenseOpener {
+impl PieceDecryptor for DenseOpener {
     fn prefix(&self) -> usize {
         1
     }
@@ -159,7 +159,7 @@ impl PieceOpener for DenseOpener {
         Threads::for_elements(self.elements)
     }
 
-    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<PolyEval> {
         let (width, values) = (self.pieces.cuts.widths[index], self.pieces.cuts.bits[index]);
         bits::check_stream(bytes, sums.len(), width)?;
         let mut maker = MaskMaker::new(&self.secret.mask, self.round, width);
@@ -174,7 +174,7 @@ impl PieceOpener for DenseOpener {
             bits::unpack(chunk, width, sums);
             check_sums(sums, self.weight, most)?;
         }
-        Ok(Hash::default())
+        Ok(PolyEval::default())
     }
 }
 
@@ -187,7 +187,7 @@ impl DecryptKernel for FlasheDecryptor {
         1
     }
 
-    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>> {
         if self.params.per_client_top.is_some() {
             return Ok(None);
         }
@@ -197,7 +197,7 @@ impl DecryptKernel for FlasheDecryptor {
     fn open_whole(&self, sum: ClaimedSum, payload: &[u8], sink: &mut dyn SumSink) -> Result<Proven> {
         let mac = sum.checked().verifier().and_then(|verifier| self.receiver.coordinates(verifier));
         let mac = mac.ok_or(Error::Tag)?;
-        let proven = sum.verify(Hash::default(), None)?;
+        let proven = sum.verify(PolyEval::default(), None)?;
         let counts = self.sparse(proven.sum().header(), proven.sum().layout(), payload, &mac, sink)?;
         Ok(proven.with_counts(counts))
     }

@@ -2,22 +2,24 @@
 
 use super::mask::{MaskMaker, Masking, Pieces, Term, encrypt_run};
 use super::sparse::{Residual, permutation};
-use super::{Params, Policy, Secret, positions};
+use super::{FlasheParams, Policy, Secret, positions};
 use crate::bits;
 use crate::bounds::Levels;
 use crate::codec::{Layout, Rounding, Update};
-use crate::mac::{Hash, coordinates};
+use crate::mac::{PolyEval, coordinates};
 use crate::prf::Prf;
-use crate::protocol::{CarriedResidual, ClaimedRound, Digest, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
+use crate::protocol::{
+    CarriedResidual, ClaimedRound, EncryptKernel, Encryption, FrameDigest, Piece, PieceEncryptor, Sender,
+};
 use crate::scheme::{Request, Terms};
 use crate::threads::Threads;
-use crate::wire::Place;
+use crate::wire::FrameBuffer;
 use crate::{Error, Result, RoundId};
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
 
 pub struct FlasheEncryptor {
-    params: Params,
+    params: FlasheParams,
     sender: Sender,
     prf: Arc<Prf>,
     permutation: Zeroizing<[u8; 32]>,
@@ -25,7 +27,7 @@ pub struct FlasheEncryptor {
 }
 
 impl FlasheEncryptor {
-    pub fn new(params: Params, sender: Sender, secret: Secret) -> Self {
+    pub fn new(params: FlasheParams, sender: Sender, secret: Secret) -> Self {
         FlasheEncryptor {
             params,
             sender,
@@ -45,11 +47,11 @@ impl FlasheEncryptor {
         }
     }
 
-    fn dense(&mut self, terms: &Terms<'_>) -> Result<DenseSealer> {
+    fn dense(&mut self, terms: &Terms<'_>) -> Result<DensePieces> {
         let lanes = self.params.lanes(terms.layout)?;
-        let masking = self.masking(terms.plan)?;
+        let masking = self.masking(terms.round_plan)?;
         let elements = terms.layout.elements();
-        Ok(DenseSealer {
+        Ok(DensePieces {
             claimed: self.sender.claim(terms, terms.layout)?,
             elements,
             masking: [masking as u8],
@@ -60,12 +62,12 @@ impl FlasheEncryptor {
         })
     }
 
-    fn sparse(&mut self, request: &Request<'_>, top: f64, place: &mut dyn Place) -> Result<()> {
+    fn sparse(&mut self, request: &Request<'_>, top: f64, place: &mut dyn FrameBuffer) -> Result<()> {
         let layout = request.update.layout();
-        let masking = self.masking(request.plan)?;
+        let masking = self.masking(request.round_plan)?;
         let width = self.params.sparse_width(layout)?;
         let claimed = self.sender.claim(&request.terms(), layout)?;
-        let stamp = claimed.stamp();
+        let tag_maker = claimed.tag_maker();
         let selection = self.residual.select(request.update, top)?;
         let order = permutation(&self.permutation, request.round, layout.elements())?;
 
@@ -73,15 +75,15 @@ impl FlasheEncryptor {
         let tensors = layout.split(&selection.values)?;
         let corrected = Update::new(layout, tensors, Rounding::Nearest)?;
         let mut ints = vec![0u32; layout.elements()];
-        corrected.quantise(stamp.levels, 0, &mut ints)?;
+        corrected.quantise(tag_maker.levels, 0, &mut ints)?;
 
         let mut sent: Vec<(u32, u32)> =
             selection.chosen.iter().map(|d| (order[*d as usize], ints[*d as usize])).collect();
         sent.sort_unstable_by_key(|(position, _)| *position);
         let sites: Vec<u32> = sent.iter().map(|(position, _)| *position).collect();
-        let weighted = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(stamp.factor()));
+        let weighted = sent.iter().map(|(_, q)| u64::from(*q).wrapping_mul(tag_maker.factor()));
         let mut lanes = Zeroizing::new(weighted.collect::<Vec<u64>>());
-        let tags = self.sender.coordinates(stamp).tags(&stamp.own, &sites, &lanes)?;
+        let tags = self.sender.coordinates(tag_maker).tags(&tag_maker.own, &sites, &lanes)?;
         let mut maker = MaskMaker::new(&self.prf, request.round, width);
         for term in masking.terms(self.sender.client()) {
             maker.at(term.client, &sites, |k, mask| {
@@ -95,13 +97,13 @@ impl FlasheEncryptor {
         payload.resize(at + bits::packed_len(lanes.len(), width), 0);
         bits::pack(&lanes, width, &mut payload[at..]);
         coordinates::write(&tags, &mut payload);
-        let digest = Digest::of(&payload);
-        payload.extend_from_slice(&stamp.end(Hash::default(), &digest));
+        let digest = FrameDigest::of(&payload);
+        payload.extend_from_slice(&tag_maker.end(PolyEval::default(), &digest));
 
         let kept = selection
             .chosen
             .iter()
-            .map(|d| (*d as usize, dequantised(layout, stamp.levels, *d as usize, ints[*d as usize])));
+            .map(|d| (*d as usize, dequantised(layout, tag_maker.levels, *d as usize, ints[*d as usize])));
         let kept: Vec<_> = kept.collect();
         ints.zeroize();
         self.residual.keep(selection.values, kept.into_iter());
@@ -113,7 +115,7 @@ impl FlasheEncryptor {
 }
 
 /// A dense update: every piece of it is a run of masked lanes.
-struct DenseSealer {
+struct DensePieces {
     claimed: ClaimedRound,
     elements: usize,
     masking: [u8; 1],
@@ -123,7 +125,7 @@ struct DenseSealer {
     pieces: Pieces,
 }
 
-impl PieceSealer for DenseSealer {
+impl PieceEncryptor for DensePieces {
     fn claimed(&self) -> &ClaimedRound {
         &self.claimed
     }
@@ -140,19 +142,19 @@ impl PieceSealer for DenseSealer {
         Threads::for_elements(self.elements)
     }
 
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
+    fn encrypt_piece(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval> {
         let (piece, width) = (&self.pieces.cuts.pieces[index], self.pieces.cuts.widths[index]);
         let mut maker = MaskMaker::new(&self.prf, self.round, width);
-        let stamp = self.claimed.stamp();
-        let mut hasher = stamp.mac.hasher(piece.start);
+        let tag_maker = self.claimed.tag_maker();
+        let mut hasher = tag_maker.mac.hasher(piece.start);
         let source = |d: usize, ints: &mut [u32]| {
-            update.quantise(stamp.levels, piece.start + d, ints)?;
+            update.quantise(tag_maker.levels, piece.start + d, ints)?;
             hasher.fields(ints);
             Ok(())
         };
-        let weight = stamp.factor();
+        let weight = tag_maker.factor();
         encrypt_run(&mut maker, &self.terms, self.pieces.blocks[index], piece.len, weight, source, out)?;
-        Ok(stamp.weighed(hasher.hash()))
+        Ok(tag_maker.scale_by_weight(hasher.hash()))
     }
 }
 
@@ -170,20 +172,20 @@ fn dequantised(layout: &Layout, levels: Levels, d: usize, q: u32) -> f32 {
 }
 
 impl EncryptKernel for FlasheEncryptor {
-    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>> {
         match self.params.per_client_top {
-            None => Ok(Some(SealingFrame::new(self.dense(terms)?))),
+            None => Ok(Some(Encryption::new(self.dense(terms)?))),
             Some(_) => Ok(None),
         }
     }
 
-    fn encrypt_whole(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+    fn encrypt_whole(&mut self, request: &Request<'_>, place: &mut dyn FrameBuffer) -> Result<()> {
         let top = self.params.per_client_top.ok_or_else(|| Error::layout("an update that is encrypted by pieces"))?;
         self.sparse(request, top, place)
     }
 
-    /// Masks are not made ahead: to read them again takes as long as to make them. What cannot be encrypted is refused
-    /// here, before anybody trains and before the round is spent.
+    /// Makes no masks ahead: to read them again would take as long as to make them. Fails early for an update that
+    /// cannot be encrypted, before training and before the round is claimed.
     fn precompute(&mut self, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<()> {
         self.masking(plan)?;
         match self.params.per_client_top {

@@ -43,9 +43,9 @@ pub enum Policy {
     Adaptive,
 }
 
-/// What the cohort must agree on.
+/// The parameters that the cohort must agree on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Params {
+pub struct FlasheParams {
     pub bounds: Bounds,
     pub policy: Policy,
     /// AES key size: 128 or 256.
@@ -57,7 +57,7 @@ pub struct Params {
 /// FLASHE with validated parameters.
 #[derive(Debug, Clone)]
 pub struct Flashe {
-    params: Params,
+    params: FlasheParams,
 }
 
 /// The two halves of the cohort's secret: masks and, for sparse updates, the permutation.
@@ -67,7 +67,7 @@ struct Secret {
 }
 
 impl Flashe {
-    pub fn new(params: Params) -> Result<Self> {
+    pub fn new(params: FlasheParams) -> Result<Self> {
         if params.key_bits != 128 && params.key_bits != 256 {
             return Err(Error::parameter("key_bits", format!("{} is not 128 or 256", params.key_bits)));
         }
@@ -92,7 +92,7 @@ impl Flashe {
     }
 }
 
-impl Params {
+impl FlasheParams {
     /// Of updates.
     fn rules(&self) -> Rules {
         Rules { density: self.per_client_top.unwrap_or(1.0), ..Rules::dense(self.bounds, Weighting::Client) }
@@ -144,7 +144,7 @@ impl Params {
     }
 }
 
-impl Canonical for Params {
+impl Canonical for FlasheParams {
     const DOMAIN: &'static str = "fedcipher scheme flashe";
 
     fn fields(&self, to: &mut Fields) {

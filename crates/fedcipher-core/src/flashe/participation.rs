@@ -1,4 +1,4 @@
-//! Which masks remain in a sum over a set of clients, and what they cost.
+//! The masks that remain in a sum over a set of clients, and their cost.
 
 use super::mask::{Masking, Term};
 use crate::ClientId;
@@ -32,10 +32,10 @@ pub fn cheaper_dense(sampled: &[ClientId]) -> Masking {
     cheaper(dense_cost(&ids, Masking::Single), dense_cost(&ids, Masking::Double))
 }
 
-/// The masking with fewer masks on average for a round of `sampled` clients that send the share `top` each, every
-/// client its own choice. Nobody knows the sets before they are sent, so two neighbours are taken to share what two
-/// independent choices share, `top` of what either sends: per coordinate sent, single masking costs the client's own
-/// mask and one a client of the sum, double masking twice that less what neighbours share.
+/// The masking with fewer masks on average, for a round of `sampled` clients that each choose and send the share `top`.
+/// The sets are unknown before they are sent. So two neighbours are assumed to share what two independent choices
+/// share: `top` of each one's coordinates. Per coordinate sent, single masking costs the client's own mask and one per
+/// client of the sum. Double masking costs twice that, less the masks that neighbours share.
 #[must_use]
 pub fn cheaper_sparse(sampled: &[ClientId], top: f64) -> Masking {
     let mut ids = sampled.to_vec();

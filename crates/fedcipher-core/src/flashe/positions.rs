@@ -90,12 +90,12 @@ pub fn decode(r: &mut Reader<'_>, universe: usize, most: usize) -> Result<Vec<u3
     Ok(positions)
 }
 
-/// What a sparse aggregate carries: positions are increasing, and every client's are in `union`.
+/// The content of a sparse aggregate. Positions are increasing, and `union` contains every client's positions.
 pub struct SparseSum {
     pub masking: u8,
     pub senders: Vec<(Contribution, Vec<u32>)>,
     pub union: Vec<u32>,
-    /// How many clients sent each of `union`, and what they weigh together.
+    /// The number of clients that sent each position of `union`, and their total weight.
     pub counts: Vec<u32>,
     pub weights: Vec<TotalWeight>,
     /// Still masked.

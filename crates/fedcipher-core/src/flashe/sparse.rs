@@ -1,7 +1,7 @@
-//! The paper's top-s% sparsification, each client choosing for itself: error feedback, and the secret permutation of
-//! coordinates (Algorithm 1; FLASHE, section 4.2: A Note on Security). The server sees how many coordinates were sent
-//! and which clients sent the same ones, not which they are; whoever has the key sees, of what remains in a sum, who
-//! sent it.
+//! The paper's top-s% sparsification with a choice per client: error feedback, and the secret permutation of
+//! coordinates (Algorithm 1; FLASHE, section 4.2: A Note on Security). The server sees how many coordinates were sent,
+//! and which clients sent the same ones, but not which coordinates these are. A holder of the key sees who sent each
+//! coordinate that remains in a sum.
 
 use crate::codec::Update;
 use crate::prf::Stream;
@@ -55,7 +55,7 @@ fn shuffle(order: &mut [u32], most: usize, stream: &mut Stream) {
     }
 }
 
-/// What was not sent yet, added to the next update (error feedback).
+/// The unsent part of former updates. It is added to the next update (error feedback).
 #[derive(Debug, Default, Clone)]
 pub struct Residual(Vec<f32>);
 
@@ -94,7 +94,7 @@ impl Residual {
         Ok(Selection { chosen, values })
     }
 
-    /// What the server will not have: everything unsent, and the quantisation error of what was.
+    /// The part that the server will not receive: all unsent values, and the quantisation error of the sent ones.
     pub fn keep(&mut self, mut values: Vec<f32>, sent: impl Iterator<Item = (usize, f32)>) {
         for (d, sent) in sent {
             values[d] -= sent;
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// What `tools/permutation.py` prints, which has another library's AES.
+    /// The output of `tools/permutation.py`, which uses another library's AES.
     const KNOWN: [(usize, [u32; 4], &str); 5] = [
         (10, [9, 5, 2, 4], "253dadac435e7159d233d628a690333595cbcbeb5c6c31a7821199e7babf524a"),
         (1000, [204, 635, 373, 469], "ac027571b7cde5f438e5f67a8a74859ba23c9d554e9ba8bb2877714b85dbb52f"),

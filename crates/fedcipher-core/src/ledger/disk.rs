@@ -1,4 +1,4 @@
-//! Every change that a claim makes to a file. A test may have the process, or the power, end at any of them.
+//! Every change that a claim makes to a file. A test can end the process or the power at any of these steps.
 
 use crate::os;
 use std::fs::File;
@@ -10,14 +10,14 @@ pub fn write(file: &File, bytes: &[u8], offset: u64) -> Result<()> {
     os::write_all_at(file, bytes, offset)
 }
 
-/// Puts on disk what was written to `file`.
+/// Makes everything written to `file` durable.
 pub fn sync(file: &File) -> Result<()> {
     step(&Step::Sync(file))?;
-    // Tests end the power themselves.
+    // Tests simulate power cuts themselves.
     if cfg!(test) { Ok(()) } else { file.sync_data() }
 }
 
-/// Removes what a crash has left behind `len` bytes.
+/// Removes the bytes after `len` that a crash has left.
 pub fn cut(file: &File, len: u64) -> Result<()> {
     step(&Step::Cut)?;
     file.set_len(len)
@@ -39,7 +39,7 @@ fn step(_: &Step<'_>) -> Result<()> {
 #[cfg(all(test, target_os = "linux"))]
 use ends::step;
 
-/// Ends of a process, and of the power.
+/// Simulated ends of the process and of the power.
 #[cfg(all(test, target_os = "linux"))]
 pub mod ends {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -56,7 +56,7 @@ pub mod ends {
         file: File,
         offset: u64,
         old: Vec<u8>,
-        /// Of what was written, and of the file before.
+        /// The length written, and the length of the file before.
         len: usize,
         whole: u64,
     }
@@ -86,12 +86,12 @@ pub mod ends {
         })
     }
 
-    /// The same file opened once more: a clone would hold the lock of the process that has ended.
+    /// Opens the same file again. A clone would hold the lock of the ended process.
     fn apart(file: &File) -> Result<File> {
         File::options().read(true).write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
     }
 
-    /// Runs `work`, whose process ends before step `steps`. Whether it came to its end before.
+    /// Runs `work` in a process that ends before step `steps`. Returns whether `work` finished before.
     pub fn within<T>(steps: u32, work: impl FnOnce() -> crate::Result<T>) -> bool {
         LEFT.set(Some(steps));
         let done = work().is_ok();
@@ -99,8 +99,8 @@ pub mod ends {
         done
     }
 
-    /// Undoes those writes that were not yet durable, of processes that have ended too, and whose bit in `which` is
-    /// set. How many there were.
+    /// Undoes the writes that were not durable and whose bit in `which` is set, also those of ended processes. Returns
+    /// the number of such writes.
     pub fn power_cut(which: u32) -> usize {
         let unsynced = UNSYNCED.take();
         for (number, Unsynced { file, offset, old, len, whole }) in unsynced.iter().enumerate().rev() {

@@ -1,7 +1,7 @@
-//! Records of one length that are written in place, so that to overwrite one is to erase it as far as a file system does.
-//! A file system or disk that writes elsewhere, a snapshot and a backup keep what was there.
+//! Records of one length, written in place. To overwrite a record erases it as far as the file system does: a file
+//! system or disk that writes elsewhere, a snapshot and a backup keep the old bytes.
 
-use super::{Folder, disk, failed, stamp};
+use super::{Folder, disk, failed, header};
 use crate::keys::ClientKey;
 use crate::wire::hex;
 use crate::{Result, os};
@@ -12,12 +12,12 @@ use zeroize::Zeroizing;
 
 /// Bytes of a record. A power of two: none crosses a disk sector.
 pub const RECORD: usize = 128;
-/// Of these for what it says; the last are its checksum.
+/// Bytes of a record's content. The other bytes are its checksum.
 pub const CONTENT: usize = RECORD - 8;
 
 pub type Content = Zeroizing<[u8; CONTENT]>;
 
-/// A file of records. One that is empty, torn or not there is zeros.
+/// A file of records. An empty, torn or missing record reads as zeros.
 #[derive(Debug)]
 pub struct Erasable {
     path: PathBuf,
@@ -25,41 +25,41 @@ pub struct Erasable {
 }
 
 impl Erasable {
-    /// Of `key` in folder `state`, for so many records.
+    /// The file of `key` in folder `state`, with this number of records.
     pub fn of(key: &ClientKey, state: &Path, suffix: &str, records: usize) -> Result<Self> {
         let folder = Folder::open(state)?;
         Ok(Erasable { path: folder.path().join(format!("{}-{}.{suffix}", hex(&key.tag.key_id), key.client)), records })
     }
 
-    /// The file, which nobody else changes while this lives.
+    /// The file, locked against other processes while the handle lives.
     fn locked(&self) -> Result<File> {
         let io = |e: std::io::Error| failed(&self.path, e);
         let file = loop {
-            match stamp::open(&self.path, true) {
+            match header::open(&self.path, true) {
                 Ok(file) => break file,
                 Err(e) if e.kind() == ErrorKind::NotFound => {
-                    stamp::publish(&self.path, &[]).map_err(io)?;
+                    header::publish(&self.path, &[]).map_err(io)?;
                 }
-                Err(e) => return Err(stamp::unopened(&self.path, &e)),
+                Err(e) => return Err(header::unopened(&self.path, &e)),
             }
         };
         file.lock().map_err(io)?;
         Ok(file)
     }
 
-    /// What `change` makes of all records is on disk when this returns, where `durable`; else once the system has
-    /// written it.
+    /// Applies `change` to all records. If `durable`, the result is on disk when this returns; otherwise once the
+    /// system has written it.
     pub fn change<T>(&self, durable: bool, change: impl FnOnce(&mut [Content]) -> Result<T>) -> Result<T> {
         let file = self.locked()?;
         let io = |e: std::io::Error| failed(&self.path, e);
-        // Room for all at once: what a growing list leaves behind is not wiped.
+        // Allocated at full size: a growing list would leave unwiped copies behind.
         let (mut before, mut after) = (Vec::with_capacity(self.records), Vec::with_capacity(self.records));
         for at in 0..self.records {
             before.push(read(&file, at).map_err(io)?);
             after.push(before[at].0.clone());
         }
         let made = change(&mut after)?;
-        // What is damaged may hold a secret still.
+        // A damaged record may still hold a secret, so it is written again.
         let changed = |at: &usize| before[*at].1 || before[*at].0 != after[*at];
         let changed: Vec<usize> = (0..self.records).filter(changed).collect();
         for at in &changed {
@@ -81,7 +81,7 @@ fn read(file: &File, at: usize) -> std::io::Result<(Content, bool)> {
         other => other?,
     }
     let mut sealed = bytes.clone();
-    stamp::seal(&mut *sealed);
+    header::write_checksum(&mut *sealed);
     if sealed == bytes {
         content.copy_from_slice(&bytes[..CONTENT]);
     }
@@ -92,7 +92,7 @@ fn write(file: &File, at: usize, content: &Content) -> std::io::Result<()> {
     let mut bytes = Zeroizing::new([0; RECORD]);
     bytes[..CONTENT].copy_from_slice(&**content);
     if content.iter().any(|byte| *byte != 0) {
-        stamp::seal(&mut *bytes);
+        header::write_checksum(&mut *bytes);
     }
     disk::write(file, &*bytes, (at * RECORD) as u64)
 }

@@ -1,7 +1,7 @@
 //! A state folder: its identity, and the list of its ledgers with the newest counter of each.
 
+use super::header::{self, LEN, LedgerHeader, Magic};
 use super::slots::{BYTES, Counter, Newest};
-use super::stamp::{self, LEN, Magic, Stamp};
 use super::{disk, failed, lost};
 use crate::key_file::changeable;
 use crate::keys::ClientKey;
@@ -13,12 +13,12 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The folder's own stamp as a counter that nobody counts with, then the counter of each ledger in it, as they were
-/// made. Grows by 128 bytes a ledger.
+/// The index file. The folder's own header comes first, as an unused counter; then the counter of each ledger in order
+/// of creation. It grows by 128 bytes per ledger.
 const INDEX: &str = "ledgers.index";
 const MAGIC: Magic = *b"FEDSTAT2";
 
-/// A folder of ledgers. Copies of it have its identity: see the module's warning.
+/// A folder of ledgers. A copy of the folder has the same identity: see the module's warning.
 #[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,
@@ -26,29 +26,34 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder, or makes it with a fresh random identity. One that other users write to is refused: they could
-    /// put back an older one as a whole, which no ledger can see.
+    /// Opens the folder, or makes it with a fresh random identity. Fails if other users may write to the folder: they
+    /// could put back an older copy of it, which no ledger can detect.
     pub fn open(path: &Path) -> Result<Self> {
-        stamp::make_folder(path)?;
+        header::make_folder(path)?;
         if let Some(reason) = changeable(path).map_err(|e| failed(path, e))? {
             return Err(failed(path, reason));
         }
         let index = path.join(INDEX);
         loop {
-            match stamp::open(&index, false) {
+            match header::open(&index, false) {
                 Ok(file) => {
-                    // Where locks are mandatory (Windows), what another process is adding to cannot be read.
+                    // With mandatory locks (Windows), a file cannot be read while another process adds to it.
                     file.lock_shared().map_err(|e| failed(&index, e))?;
-                    let found = Counter::read(&file, &index, 0, MAGIC)?.stamp;
+                    let found = Counter::read(&file, &index, 0, MAGIC)?.header;
                     return Ok(Folder { path: path.to_owned(), identity: found.folder });
                 }
                 Err(e) if e.kind() == ErrorKind::NotFound => {
                     let folder = *random_bytes::<16>()?;
-                    let fresh =
-                        Stamp { magic: MAGIC, folder, key_id: [0; 16], client: ClientId::new(0), born: super::now() };
-                    stamp::publish(&index, &Counter::born(&fresh)).map_err(|e| failed(&index, e))?;
+                    let fresh = LedgerHeader {
+                        magic: MAGIC,
+                        folder,
+                        key_id: [0; 16],
+                        client: ClientId::new(0),
+                        born: super::now(),
+                    };
+                    header::publish(&index, &Counter::born(&fresh)).map_err(|e| failed(&index, e))?;
                 }
-                Err(e) => return Err(stamp::unopened(&index, &e)),
+                Err(e) => return Err(header::unopened(&index, &e)),
             }
         }
     }
@@ -64,75 +69,76 @@ impl Folder {
         &self.path
     }
 
-    /// The ledger of `stamp`, made if the folder never had it: its stamp, then what `newborn` makes of that. One that is
-    /// listed and not there has been deleted: its history is lost.
-    pub(super) fn ensure(&self, suffix: &str, stamp: Stamp, newborn: Newborn) -> Result<Place> {
-        let path = self.path.join(format!("{}-{}.{suffix}", hex(&stamp.key_id), stamp.client));
+    /// The ledger of `header`. If the folder never had it, it is made: the header, then the bytes that `newborn`
+    /// returns. If it is listed but missing, it has been deleted and its history is lost.
+    pub(super) fn ensure(&self, suffix: &str, header: LedgerHeader, newborn: Newborn) -> Result<LedgerFile> {
+        let path = self.path.join(format!("{}-{}.{suffix}", hex(&header.key_id), header.client));
         let index = self.path.join(INDEX);
-        let mut list = stamp::open(&index, true).map_err(|e| stamp::unopened(&index, &e))?;
+        let mut list = header::open(&index, true).map_err(|e| header::unopened(&index, &e))?;
         list.lock().map_err(|e| failed(&index, e))?;
-        let listed = self.listed(&mut list, &index, &stamp)?;
-        let found = match stamp::open(&path, false) {
+        let listed = self.listed(&mut list, &index, &header)?;
+        let found = match header::open(&path, false) {
             Ok(mut file) => {
-                let found = read_stamp(&mut file, &path, &stamp)?;
+                let found = read_header(&mut file, &path, &header)?;
                 if listed.is_none() {
                     check_unused(file, &index, &newborn(&found))?;
-                    stamp::sync_parent(&path).map_err(|e| failed(&path, e))?;
+                    header::sync_parent(&path).map_err(|e| failed(&path, e))?;
                 }
                 found
             }
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(stamp::unopened(&path, &e)),
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(header::unopened(&path, &e)),
             Err(_) if listed.is_some() => return Err(lost(&path, "has been deleted")),
             Err(_) => {
-                stamp::publish(&path, &newborn(&stamp)).map_err(|e| failed(&path, e))?;
-                stamp
+                header::publish(&path, &newborn(&header)).map_err(|e| failed(&path, e))?;
+                header
             }
         };
-        // The ledger comes first: one that is not listed yet has not been used, one that is listed exists.
+        // The ledger is made before its entry. So a ledger without an entry is unused, and an entry's ledger exists.
         let (at, durable) = match listed {
             Some(at) => (at, UNKNOWN),
             None => (append(&mut list, &found).map_err(|e| failed(&index, e))?, 0),
         };
-        Ok(Place { path, stamp, index, at, durable: AtomicU64::new(durable) })
+        Ok(LedgerFile { path, header, index, at, durable: AtomicU64::new(durable) })
     }
 
-    /// Refuses a ledger of `key` that is not in this folder, though it has been.
+    /// Fails if a ledger of `key` has been in this folder and is missing.
     pub(crate) fn existing(&self, key: &ClientKey, magic: Magic) -> Result<()> {
         let index = self.path.join(INDEX);
-        let mut list = stamp::open(&index, false).map_err(|e| stamp::unopened(&index, &e))?;
+        let mut list = header::open(&index, false).map_err(|e| header::unopened(&index, &e))?;
         list.lock_shared().map_err(|e| failed(&index, e))?;
-        if self.listed(&mut list, &index, &Stamp::of(magic, self.identity, key, 0))?.is_some() {
+        if self.listed(&mut list, &index, &LedgerHeader::of(magic, self.identity, key, 0))?.is_some() {
             return Ok(());
         }
         Err(lost(&self.path, &format!("the ledger of client {} is gone from this folder", key.client)))
     }
 
-    /// Where the list has its entry for the file of `stamp`.
-    fn listed(&self, list: &mut File, index: &Path, stamp: &Stamp) -> Result<Option<u64>> {
+    /// The offset of the index entry of `header`.
+    fn listed(&self, list: &mut File, index: &Path, header: &LedgerHeader) -> Result<Option<u64>> {
         let mut bytes = Vec::new();
         list.seek(SeekFrom::Start(0)).and_then(|_| list.read_to_end(&mut bytes)).map_err(|e| failed(index, e))?;
         let (entries, _torn) = bytes.as_chunks::<BYTES>();
         let Some((head, entries)) = entries.split_first() else { return Err(lost(index, "has been cut short")) };
-        if Stamp::decode(&head[..LEN], MAGIC).is_none_or(|head| head.folder != self.identity) {
+        if LedgerHeader::decode(&head[..LEN], MAGIC).is_none_or(|head| head.folder != self.identity) {
             return Err(lost(index, "is not the one that this folder had"));
         }
         let mut damaged = false;
         for (number, entry) in entries.iter().enumerate() {
-            match Stamp::decode(&entry[..LEN], entry.first_chunk().copied().unwrap_or_default()) {
-                Some(entry) if entry.same_file(stamp) => return Ok(Some((number as u64 + 1) * BYTES as u64)),
+            match LedgerHeader::decode(&entry[..LEN], entry.first_chunk().copied().unwrap_or_default()) {
+                Some(entry) if entry.same_file(header) => return Ok(Some((number as u64 + 1) * BYTES as u64)),
                 Some(_) => {}
                 None => damaged = true,
             }
         }
-        // A damaged entry may have been this one.
+        // The damaged entry may be the one that is looked for.
         if damaged { Err(lost(index, "holds a damaged entry")) } else { Ok(None) }
     }
 }
 
-/// The whole of a ledger's file as it is born, from its stamp.
-pub type Newborn = fn(&Stamp) -> Vec<u8>;
+/// Makes the content of a new ledger's file from its header.
+pub type Newborn = fn(&LedgerHeader) -> Vec<u8>;
 
-/// A ledger that is not in the list was made by a process that ended before it could use it; or the list is an old one.
+/// Fails if a ledger without an index entry has been used. An unused one is left by a process that ended early. A used
+/// one means that the index is an old copy.
 fn check_unused(mut file: File, index: &Path, newborn: &[u8]) -> Result<()> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))
@@ -144,46 +150,46 @@ fn check_unused(mut file: File, index: &Path, newborn: &[u8]) -> Result<()> {
     Err(lost(index, "does not list a ledger that has been used: it has been put back from a copy, or cut"))
 }
 
-/// Adds the entry of an unused ledger; where it lies.
-fn append(list: &mut File, stamp: &Stamp) -> std::io::Result<u64> {
+/// Adds the entry of an unused ledger. Returns its offset.
+fn append(list: &mut File, header: &LedgerHeader) -> std::io::Result<u64> {
     let end = list.metadata()?.len();
-    // What a torn write has left of an entry: its ledger, if there is one, gets listed when it is opened.
+    // Overwrites an entry that a torn write has left. Its ledger, if it exists, is listed when it is opened.
     let end = end - end % BYTES as u64;
     list.set_len(end)?;
     list.seek(SeekFrom::Start(end))?;
-    list.write_all(&Counter::born(stamp))?;
+    list.write_all(&Counter::born(header))?;
     list.sync_all()?;
     Ok(end)
 }
 
-/// How many claims are on disk in the index, where another process has written the last.
+/// Stands for an unknown number of durable claims, after another process has written the last.
 const UNKNOWN: u64 = u64::MAX;
 
-/// A ledger's file, and where its folder's index counts along.
+/// A ledger's file, with the place of its entry in the folder's index.
 #[derive(Debug)]
-pub struct Place {
+pub struct LedgerFile {
     pub path: PathBuf,
-    /// What the file begins with, but for its date of birth.
-    pub stamp: Stamp,
+    /// The file's header, except for its date of birth.
+    pub header: LedgerHeader,
     index: PathBuf,
-    /// Of its entry in the index.
+    /// The offset of its entry in the index.
     at: u64,
-    /// How many claims this object knows to be on disk in the index.
+    /// The number of claims that this object knows to be durable in the index.
     durable: AtomicU64,
 }
 
-impl Place {
+impl LedgerFile {
     /// The ledger's entry in the index.
     pub fn indexed(&self) -> Result<Indexed<'_>> {
-        let file = stamp::open(&self.index, true).map_err(|e| match e.kind() {
+        let file = header::open(&self.index, true).map_err(|e| match e.kind() {
             ErrorKind::NotFound => lost(&self.index, "has been deleted"),
-            _ => stamp::unopened(&self.index, &e),
+            _ => header::unopened(&self.index, &e),
         })?;
         let counter = self.read(&file)?;
         Ok(Indexed { place: self, file, counter })
     }
 
-    /// So many claims are on disk in the index.
+    /// Notes that this number of claims is durable in the index.
     pub fn note_durable(&self, count: u64) {
         self.durable.store(count, Ordering::Relaxed);
     }
@@ -196,32 +202,32 @@ impl Place {
     }
 
     fn read_locked(&self, file: &File) -> Result<Counter> {
-        let found = Counter::read(file, &self.index, self.at, self.stamp.magic)?;
-        if found.stamp.same_file(&self.stamp) {
+        let found = Counter::read(file, &self.index, self.at, self.header.magic)?;
+        if found.header.same_file(&self.header) {
             return Ok(found);
         }
         Err(lost(&self.index, "is not the one that this folder had"))
     }
 }
 
-/// A ledger's entry in the index: a copy of its counter, written once that is on disk. So a ledger is as its entry says
-/// or one claim further, and one file put back from a copy does not fit the other.
+/// A ledger's entry in the index: a copy of its counter, written once the counter is durable. So a ledger equals its
+/// entry or is one claim ahead. A file put back from a copy does not match the other.
 pub struct Indexed<'a> {
-    place: &'a Place,
+    place: &'a LedgerFile,
     file: File,
     counter: Counter,
 }
 
 impl Indexed<'_> {
-    /// How many claims the index counts.
+    /// The number of claims that the index counts.
     pub fn count(&self) -> u64 {
         self.counter.newest.count()
     }
 
-    /// Refuses a ledger that says `newest` where the index says otherwise. A claim that the index misses, because the
-    /// process or the power ended, is completed. Its index is durable after it, so that the ledger may go on.
+    /// Fails if the ledger's counter `newest` contradicts the index. If the index misses a claim, because the process
+    /// or the power ended, the claim is completed. The index is then durable, so that the ledger may go on.
     pub fn check(&mut self, ledger: &File, newest: Newest) -> Result<()> {
-        let (Place { path, index, .. }, counted) = (self.place, self.counter.newest);
+        let (LedgerFile { path, index, .. }, counted) = (self.place, self.counter.newest);
         if newest.count() < counted.count() {
             return Err(lost(path, "counts fewer claims than ledgers.index: it has been put back from a copy, or cut"));
         }
@@ -235,17 +241,19 @@ impl Indexed<'_> {
         if newest != counted {
             return Err(lost(path, "does not end as ledgers.index says: it has been put back from a copy"));
         }
-        // An earlier process may have ended before its claim was on disk here: a further one would leave it two behind.
+        // An earlier process may have ended before its claim was durable here. A further claim would leave the index
+        // two behind.
         if self.place.durable.load(Ordering::Relaxed) == counted.count() { Ok(()) } else { self.sync() }
     }
 
-    /// Says `newest`, which is on disk in the ledger, durably.
+    /// Writes `newest` durably. It must be durable in the ledger.
     pub fn advance(&mut self, newest: Newest) -> Result<()> {
         self.write(newest)?;
         self.sync()
     }
 
-    /// Says `newest`, unless another has claimed since: a lock of a ledger that was replaced keeps nobody apart.
+    /// Writes `newest`, unless another process has claimed since. The lock of a replaced ledger does not exclude other
+    /// processes.
     pub fn write(&mut self, newest: Newest) -> Result<()> {
         let index = &self.place.index;
         self.file.lock().map_err(|e| failed(index, e))?;
@@ -268,21 +276,22 @@ impl Indexed<'_> {
     }
 }
 
-/// The stamp at the start of `file`, which must be that of `expected` but for its date of birth.
-pub(super) fn read_stamp(file: &mut File, path: &Path, expected: &Stamp) -> Result<Stamp> {
+/// The header at the start of `file`. It must equal `expected` except for its date of birth.
+pub(super) fn read_header(file: &mut File, path: &Path, expected: &LedgerHeader) -> Result<LedgerHeader> {
     let mut bytes = [0u8; LEN];
     match file.read_exact(&mut bytes) {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Err(lost(path, "has been cut short")),
         Err(e) => return Err(failed(path, e)),
     }
-    let found = Stamp::decode(&bytes, expected.magic).ok_or_else(|| lost(path, "does not begin as a ledger does"))?;
-    check_stamp(&found, path, expected)?;
+    let found =
+        LedgerHeader::decode(&bytes, expected.magic).ok_or_else(|| lost(path, "does not begin as a ledger does"))?;
+    check_header(&found, path, expected)?;
     Ok(found)
 }
 
-/// Refuses the stamp of another file than `expected`.
-pub(super) fn check_stamp(found: &Stamp, path: &Path, expected: &Stamp) -> Result<()> {
+/// Fails if `found` is the header of another file than `expected`.
+pub(super) fn check_header(found: &LedgerHeader, path: &Path, expected: &LedgerHeader) -> Result<()> {
     if found.same_file(expected) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Which sets of clients have been opened, or answered for, in which memory of the rule of sets.
+//! The sets of clients that have been opened, or answered for, in each memory of the rule of sets.
 
 use crate::mac::memory::MemoryId;
 use crate::sets::{Name, SetMemory};
@@ -6,30 +6,30 @@ use crate::wire::Reader;
 use crate::{Error, Result, RoundId};
 use std::collections::{BTreeMap, HashMap};
 
-/// How many round numbers after its first update from a position a client sends others from there
-/// (`_MOST_NUMBERS_AT_A_POSITION` of `flower/client_model.py`, which is the same number).
-const MOST_NUMBERS: u64 = 128;
-/// A memory stays while its last round is fewer numbers than this before the newest round of its key. So what is forgotten
-/// is older than all that honest clients still sign, and a run that goes on is refused nothing.
-const KEPT: u64 = 2 * MOST_NUMBERS;
-/// So many memories are dropped at a time.
+/// A client sends updates from a position for this many round numbers after its first update from there.
+/// `_MOST_NUMBERS_AT_A_POSITION` of `flower/client_model.py` is the same number.
+const MAX_NUMBERS: u64 = 128;
+/// A memory is kept while its last round is fewer numbers than this before the newest round of its key. So a forgotten
+/// memory is older than everything that honest clients still sign, and a continuing run is never rejected.
+const KEPT: u64 = 2 * MAX_NUMBERS;
+/// The number of memories that are dropped at a time.
 const DROPPED: usize = 256;
-/// Keys whose memories and newest round's sets are kept.
+/// The number of keys whose memories and newest sets are kept.
 const KEYS: usize = 8;
 
-/// In place of a digest, of what is kept for its memory only.
+/// The digest of an entry that is kept for its memory only.
 const NONE: [u8; 32] = [0; 32];
 
-/// A sum that is to be opened, or answered for.
+/// A sum to open, or to answer for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sum {
     pub key: [u8; 16],
     pub round: RoundId,
-    /// Clients that every group of the rule of sets must have, if one of `clients` is in it.
+    /// The minimum size of a group of the rule of sets with one of `clients` in it.
     minimum: u64,
-    /// None where it counts in no memory.
+    /// `None` if the sum counts in no memory.
     memory: Option<MemoryId>,
-    /// In order.
+    /// The clients, in order.
     clients: Vec<Name>,
 }
 
@@ -40,18 +40,18 @@ impl Sum {
         Sum { key, round, minimum, memory, clients }
     }
 
-    /// Of a round, in no memory.
+    /// The sum of a round that counts in no memory.
     #[must_use]
     pub fn alone(round: RoundId) -> Self {
         Sum::new([0; 16], round, 1, None, Vec::new())
     }
 
-    /// A set of the same memory, of the same round.
+    /// Another set of the same memory and round.
     fn beside(&self, minimum: u64, clients: Vec<Name>) -> Self {
         Sum::new(self.key, self.round, minimum, self.memory, clients)
     }
 
-    /// Whether the rule of sets is for it.
+    /// Whether the rule of sets applies to the sum.
     #[must_use]
     pub fn has_memory(&self) -> bool {
         self.memory.is_some()
@@ -62,18 +62,18 @@ impl Sum {
     }
 }
 
-/// A sum that was opened or answered for: what must be remembered of it.
+/// A remembered sum that was opened or answered for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub sum: Sum,
-    /// Of the aggregate, or of the request.
+    /// The digest of the aggregate or of the request.
     pub digest: [u8; 32],
-    /// What was answered.
+    /// The answer that was given.
     pub answer: Vec<u8>,
 }
 
 impl Entry {
-    /// Of a set that is remembered, and was not answered for.
+    /// The entry of a set that is remembered but was not answered for.
     fn of_set(sum: Sum) -> Self {
         Entry { sum, digest: NONE, answer: Vec::new() }
     }
@@ -98,7 +98,7 @@ impl Entry {
     fn read(mut r: Reader<'_>) -> Result<Self> {
         let (key, round, minimum) = (r.array()?, r.round()?, r.u64()?);
         let (memory, digest) = (r.array()?, r.array()?);
-        let damaged = || Error::frame("a memory that nobody names so");
+        let damaged = || Error::frame("an invalid name of a memory");
         let memory = (memory != [0; 16]).then(|| MemoryId::parse(memory).ok_or_else(damaged)).transpose()?;
         let runs = r.u32()? as usize;
         let mut clients = Vec::new();
@@ -115,11 +115,11 @@ impl Entry {
 const ENTRY: u8 = 0;
 const FORGOTTEN: u8 = 1;
 
-/// What a journal has of memories.
+/// A record about memories in a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     Entry(Entry),
-    /// Up to this round of a key, sums may be missing in memories: these were forgotten.
+    /// Memories may lack sums up to this round of a key, because these were forgotten.
     Forgotten {
         key: [u8; 16],
         round: RoundId,
@@ -136,13 +136,13 @@ impl Record {
         }
     }
 
-    /// From bytes whose checksum is right.
+    /// Parses bytes whose checksum is valid.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
         match r.array::<1>()? {
             [ENTRY] => Entry::read(r).map(Record::Entry),
             [FORGOTTEN] => Ok(Record::Forgotten { key: r.array()?, round: r.round()? }),
-            _ => Err(Error::frame("a record of memories that nobody makes")),
+            _ => Err(Error::frame("an invalid record of memories")),
         }
     }
 }
@@ -150,26 +150,26 @@ impl Record {
 /// The sets of one memory.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Each with the largest minimum that it was admitted under.
+    /// The sets, each with the largest minimum that it was admitted under.
     sets: BTreeMap<Vec<Name>, u64>,
-    /// By key, its last round.
+    /// The last round of each key.
     rounds: BTreeMap<[u8; 16], RoundId>,
-    /// Number of its last entry.
+    /// The number of the memory's last entry.
     newest: u64,
 }
 
-/// What a party remembers of all sums that it has opened, or answered for.
+/// A party's memory of all sums that it has opened, or answered for.
 #[derive(Debug, Default)]
 pub struct Memories {
     memories: HashMap<MemoryId, Memory>,
-    /// By key, the entries of its newest round; and the number of the last.
+    /// The entries of the newest round of each key, and the number of the last entry.
     rounds: BTreeMap<[u8; 16], (u64, Vec<Entry>)>,
-    /// By key, the last round that counts in no memory which may be forgotten.
+    /// For each key, the last round before which memories may have been forgotten.
     forgotten: BTreeMap<[u8; 16], RoundId>,
     entries: u64,
 }
 
-/// A later round than that of `key` so far.
+/// Records `round` for `key` if it is later than the recorded one.
 fn later(rounds: &mut BTreeMap<[u8; 16], RoundId>, key: [u8; 16], round: RoundId) {
     let last = rounds.entry(key).or_insert(round);
     *last = round.max(*last);
@@ -193,7 +193,7 @@ impl Memories {
             let minimum = memory.sets.entry(sum.clients.clone()).or_default();
             *minimum = sum.minimum.max(*minimum);
         }
-        // Kept for its memory only.
+        // The entry is kept for its memory only.
         if entry.digest == NONE {
             return;
         }
@@ -205,13 +205,13 @@ impl Memories {
         newest.push(entry);
     }
 
-    /// What was answered to the request of this digest, in its key's newest round.
+    /// The entry of the request with this digest, if it is in its key's newest round.
     pub fn entry(&self, sum: &Sum, digest: &[u8; 32]) -> Option<&Entry> {
         let (_, newest) = self.rounds.get(&sum.key)?;
         newest.iter().find(|entry| entry.sum.round == sum.round && entry.digest == *digest)
     }
 
-    /// The groups that the sets of this sum's memory make; one encoding, whatever the order of the sets.
+    /// The groups that the sets of this sum's memory form. The encoding does not depend on the order of the sets.
     pub fn groups(&self, sum: &Sum) -> Result<SetMemory> {
         let mut groups = SetMemory::new(1)?;
         let own = sum.memory.and_then(|id| self.memories.get(&id));
@@ -221,7 +221,7 @@ impl Memories {
         Ok(groups)
     }
 
-    /// Refuses a sum whose memory may have been forgotten: also where the memory is there, since clients that were late may
+    /// Fails if the sum's memory may have been forgotten. An existing memory is not enough, because late clients may
     /// have made it anew.
     fn check_known(&self, sum: &Sum) -> Result<()> {
         let kept = sum.memory.is_none_or(MemoryId::pinned);
@@ -229,8 +229,8 @@ impl Memories {
         if !kept && forgotten { Err(Error::Forgotten { round: sum.round }) } else { Ok(()) }
     }
 
-    /// The sets that the memory of `sum` lacks: of `others`, each with its minimum, and the set of `sum`. Refuses sets that
-    /// break the rule of sets, and a memory that may have been forgotten.
+    /// The sets that the memory of `sum` lacks, out of the set of `sum` and `others`, each with its minimum. Fails if a
+    /// set breaks the rule of sets, or if the memory may have been forgotten.
     pub fn missing(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<Vec<Entry>> {
         self.check_known(sum)?;
         let mut groups = self.groups(sum)?;
@@ -244,7 +244,8 @@ impl Memories {
         Ok(entries)
     }
 
-    /// What to remember before members answer for `sum`: [`Self::missing`], and that the memory was used in this round.
+    /// The entries to remember before members answer for `sum`: those of [`Self::missing`], and the use of the memory
+    /// in this round.
     pub fn news(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<Vec<Entry>> {
         let mut entries = self.missing(sum, others)?;
         let used = sum.memory.and_then(|id| self.memories.get(&id)?.rounds.get(&sum.key));
@@ -254,8 +255,8 @@ impl Memories {
         Ok(entries)
     }
 
-    /// Refuses a sum of which a client is in another sum of the round already, whose set breaks the rule of sets, or whose
-    /// memory may have been forgotten. `begun`: whether its round has other sums.
+    /// Fails if a client of the sum is in another sum of the round, if its set breaks the rule of sets, or if its
+    /// memory may have been forgotten. `begun` says whether the round has other sums.
     pub fn check(&self, sum: &Sum, digest: &[u8; 32], begun: bool) -> Result<()> {
         self.check_known(sum)?;
         let others = self.rounds.get(&sum.key).map(|(_, newest)| newest.as_slice()).unwrap_or_default();
@@ -267,18 +268,18 @@ impl Memories {
         self.groups(sum)?.with_minimum(sum.minimum)?.admit(&sum.clients, &[])
     }
 
-    /// Whether there are so many that [`Self::kept`] is a good part less.
+    /// Whether there are so many memories that [`Self::kept`] is much shorter.
     pub fn overfull(&self) -> bool {
         self.divided().1.len() >= DROPPED
     }
 
-    /// Forgets all that is not in [`Self::kept`].
+    /// Forgets everything that is not in [`Self::kept`].
     pub fn forget(&mut self) {
         let kept = std::mem::take(self).kept();
         kept.into_iter().for_each(|record| self.take(record));
     }
 
-    /// Of the keys that were used last, the newest rounds that count in memories which may be forgotten.
+    /// The newest round of each recently used key, among rounds that count in memories which may be forgotten.
     fn newest_rounds(&self) -> BTreeMap<[u8; 16], RoundId> {
         let mut keys = BTreeMap::<[u8; 16], (u64, RoundId)>::new();
         for memory in self.memories.iter().filter(|(id, _)| !id.pinned()).map(|(_, memory)| memory) {
@@ -292,7 +293,7 @@ impl Memories {
         keys.split_off(keys.len().saturating_sub(KEYS)).into_iter().map(|(key, (_, newest))| (key, newest)).collect()
     }
 
-    /// The memories that stay, and those that may be forgotten, each in order.
+    /// The memories that stay, and the memories that may be forgotten, each in order.
     #[allow(clippy::type_complexity, reason = "two lists of the same")]
     fn divided(&self) -> (Vec<(&MemoryId, &Memory)>, Vec<(&MemoryId, &Memory)>) {
         let newest = self.newest_rounds();
@@ -303,13 +304,13 @@ impl Memories {
         memories.into_iter().partition(|(id, memory)| id.pinned() || memory.rounds.iter().any(fresh))
     }
 
-    /// Records that say all that is to be remembered, in order: which rounds are too old for the memories that are
-    /// dropped; the others, without the sets that follow from others of theirs; and the newest rounds.
+    /// The records that replace the journal, in order: the rounds up to which memories are dropped; the remaining
+    /// memories, without sets that follow from their other sets; and the newest rounds.
     pub fn kept(&self) -> Vec<Record> {
         let (kept, dropped) = self.divided();
         let mut forgotten = self.forgotten.clone();
         for (key, round) in dropped.iter().flat_map(|(_, memory)| &memory.rounds) {
-            later(&mut forgotten, *key, round.later_by(MOST_NUMBERS));
+            later(&mut forgotten, *key, round.later_by(MAX_NUMBERS));
         }
         let mut rounds: Vec<&(u64, Vec<Entry>)> = self.rounds.values().collect();
         rounds.sort_by_key(|(number, _)| *number);
@@ -322,7 +323,7 @@ impl Memories {
 }
 
 impl Memory {
-    /// As few entries as say which sets the memory `id` has, and which is its last round of each key.
+    /// The fewest entries that give the sets of memory `id`, and its last round of each key.
     fn entries(&self, id: MemoryId) -> Vec<Entry> {
         let mut groups = SetMemory::new(1).ok();
         let mut says = |set: &[Name], minimum| groups.as_mut().is_none_or(|groups| groups.remember(set, minimum));

@@ -1,25 +1,27 @@
-//! What a key has done, kept across restarts: rounds encrypted ([`Ledger`]) and aggregates opened ([`Openings`]).
+//! The history of a key, kept across restarts: rounds encrypted ([`Ledger`]) and aggregates opened ([`OpenedLedger`]).
 //!
-//! Both are files of one state folder ([`Folder`]), which has an identity and an index with the newest counter of each
-//! ledger. A claim is on disk in the ledger first and then in the index, before anything comes of it. So a file that
-//! was deleted, cut or put back from a copy, be it a ledger or the index, does not fit the other. A checksum tells damage
-//! from data. It does not stop a person with write access to the folder, who has the user's rights. A copy of the *whole*
-//! folder is a second user of its keys and cannot be told apart: never restore one from a backup, rotate the keys instead.
+//! Both are files of one state folder ([`Folder`]). The folder has an identity, and an index with the newest counter of
+//! each ledger. A claim is written to the ledger first and then to the index, before its result is used. So if the
+//! ledger
+//! or the index was deleted, cut or put back from a copy, the two do not match. A checksum detects damage. It does not
+//! stop a person with the user's rights, who can write to the folder. A copy of the *whole* folder is a second user of
+//! its
+//! keys and cannot be detected: never restore one from a backup, rotate the keys instead.
 
 mod disk;
 pub(crate) mod erasable;
 mod folder;
+pub(crate) mod header;
 mod journal;
 mod memories;
 mod nonces;
-mod openings;
+mod opened;
 mod slots;
-pub(crate) mod stamp;
 
 pub use folder::Folder;
 pub use memories::Sum;
 pub use nonces::Ledger;
-pub use openings::{Holder, Openings};
+pub use opened::{Holder, OpenedLedger};
 
 use crate::keys::ClientKey;
 use crate::wire::hex;
@@ -27,32 +29,32 @@ use crate::{ClientId, Error, Result, RoundId};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What mends a ledger whose history is lost.
-pub(crate) const CURE: &str = "what this key has been used for is no longer known, and a second use of a round would \
+/// The remedy in the error about a lost ledger.
+pub(crate) const REMEDY: &str = "what this key has been used for is no longer known, and a second use of a round would \
      reveal updates: rotate the keys (`fedcipher-authority rotate`, or new key files by `fedcipher keygen`)";
 
 /// Furthest that a dated round may be ahead of this machine's clock, seconds.
-const MOST_AHEAD: u64 = 86_400;
+const MAX_AHEAD: u64 = 86_400;
 
 /// This machine's clock, unix seconds.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// Refuses a round dated more than a day ahead of this machine's clock: rounds must increase, so one server
-/// with a wrong clock would make a key useless until that date.
+/// Fails for a round dated more than a day ahead of this machine's clock. Rounds must increase, so one server with a
+/// wrong clock could otherwise make a key useless until that date.
 pub fn check_date(round: RoundId) -> Result<()> {
     match round.date().map(|date| date.saturating_sub(now())) {
-        Some(ahead) if ahead > MOST_AHEAD => Err(Error::RoundDate { round, days: ahead / 86_400 }),
+        Some(ahead) if ahead > MAX_AHEAD => Err(Error::RoundDate { round, days: ahead / 86_400 }),
         _ => Ok(()),
     }
 }
 
-/// What to do where the `last` round of a key is dated ahead of this machine's clock: a clock was wrong at that round.
-/// Empty where it is not.
+/// The remedy if the `last` round of a key is dated ahead of this machine's clock: a clock was wrong in that round.
+/// Empty otherwise.
 pub(crate) fn ahead(last: RoundId) -> String {
     let days = last.date().map_or(0, |date| date.saturating_sub(now()) / 86_400);
-    // What closes a key for good is dated as no round is.
+    // A closed key has a last round that is not a date.
     if days == 0 || last == RoundId::LAST {
         return String::new();
     }
@@ -63,17 +65,17 @@ pub(crate) fn ahead(last: RoundId) -> String {
     )
 }
 
-/// Makes the ledgers of a key whose holder knows that it has never been used (a key file without a marker, a
-/// key that an authority issues to this folder's identity only). Such a ledger takes rounds of any date, where
-/// one that [`Ledger::open`] makes refuses those begun before it: the key may have encrypted them elsewhere.
+/// Creates the ledgers of a key that is known to be unused: a key file without a marker, or a key that an authority
+/// issues to this folder's identity only. They accept rounds of any date. A ledger created by [`Ledger::open`] rejects
+/// rounds begun before it, because the key may have encrypted them elsewhere.
 pub fn register(key: &ClientKey, state: &Path) -> Result<()> {
     let folder = Folder::open(state)?;
     nonces::place(&folder, key, 0)?;
-    openings::place(&folder, key).map(drop)
+    opened::place(&folder, key).map(drop)
 }
 
-/// Deletes the files of a key that has ended, which are named by its `key_id` and `client`. Its entries in the folder's
-/// index stay, and so the key is refused from now on as one whose ledgers are lost.
+/// Deletes the files of an ended key, named by its `key_id` and `client`. The entries in the folder's index stay, so
+/// the key is rejected from now on as a key with lost ledgers.
 pub fn retire(key_id: &[u8; 16], client: ClientId, state: &Path) -> std::io::Result<()> {
     let start = format!("{}-{client}.", hex(key_id));
     for entry in std::fs::read_dir(state)? {
@@ -85,28 +87,28 @@ pub fn retire(key_id: &[u8; 16], client: ClientId, state: &Path) -> std::io::Res
     Ok(())
 }
 
-/// Refuses a key that was registered in `state` and whose ledgers are not there.
+/// Fails if a key was registered in `state` and its ledgers are missing.
 pub(crate) fn check_registered(key: &ClientKey, folder: &Folder) -> Result<()> {
     folder.existing(key, nonces::MAGIC)?;
-    folder.existing(key, openings::MAGIC).map(drop)
+    folder.existing(key, opened::MAGIC).map(drop)
 }
 
 pub(crate) fn failed(path: &Path, reason: impl std::fmt::Display) -> Error {
     Error::Ledger { path: path.display().to_string(), reason: reason.to_string() }
 }
 
-/// The ledger at `path`, which no other object or process changes while this handle lives.
+/// The ledger at `path`, locked against other objects and processes while the handle lives.
 fn locked(path: &Path) -> Result<std::fs::File> {
-    let file = stamp::open(path, true).map_err(|e| match e.kind() {
+    let file = header::open(path, true).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => lost(path, "has been deleted"),
-        _ => stamp::unopened(path, &e),
+        _ => header::unopened(path, &e),
     })?;
     file.lock().map_err(|e| failed(path, e))?;
     Ok(file)
 }
 
 fn lost(path: &Path, what: &str) -> Error {
-    failed(path, format!("{what}; {CURE}"))
+    failed(path, format!("{what}; {REMEDY}"))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -122,7 +124,7 @@ mod tests {
 
     type Claim = fn(&ClientKey, &Path, u64) -> Result<()>;
 
-    /// A claim, and one of the same round that must be refused after it.
+    /// A claim, and a claim of the same round that must fail after it.
     const CLAIMS: [(Claim, Claim); 3] = [
         (
             |key, state, round| Ledger::open(key, Some(state))?.claim(RoundId::new(round)),
@@ -138,8 +140,8 @@ mod tests {
         ),
     ];
 
-    fn openings(key: &ClientKey, state: &Path) -> Result<Openings> {
-        Openings::open(&Holder { key, roster: None, minimum: 2 }, Some(state))
+    fn openings(key: &ClientKey, state: &Path) -> Result<OpenedLedger> {
+        OpenedLedger::open(&Holder { key, roster: None, minimum: 2 }, Some(state))
     }
 
     /// A sum of both clients that counts in the memory of its round.
@@ -147,18 +149,18 @@ mod tests {
         Sum::new([0; 16], round, 2, Some(MemoryId::of(&[round.get() as u8])), vec![0, 1])
     }
 
-    /// The most steps that a claim takes, after one that was broken off.
+    /// The largest number of steps of a claim that follows an interrupted one.
     const STEPS: u32 = 14;
 
-    /// How a claim ends: before which of its steps, and then the power with which of the writes that were not durable
-    /// undone; or, without these, the process only.
+    /// The end of a claim: the step before which it ends; and, for a power cut, which of the writes that were not
+    /// durable are undone. Without the second, only the process ends.
     type End = (u32, Option<u32>);
 
     #[derive(Debug, PartialEq)]
     enum Claimed {
         Yes,
         BrokenOff,
-        /// The end is one of those that undo less.
+        /// A claim with the same result as another one that undoes less.
         Same,
     }
 
@@ -171,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What has happened in `folder`, once more in another.
+    /// Copies the state of `folder` to another folder.
     fn copied(folder: &Path) -> tempfile::TempDir {
         let state = tempfile::tempdir().unwrap();
         for file in std::fs::read_dir(folder).unwrap().map(|file| file.unwrap()) {
@@ -180,8 +182,8 @@ mod tests {
         state
     }
 
-    /// Two claims, each broken off before any of its steps, with any of the writes that were not durable undone; then
-    /// more. What was claimed stays so, and the ledger goes on.
+    /// Two claims, each interrupted before every one of its steps, with every choice of undone writes; then further
+    /// claims. Everything claimed must stay claimed, and the ledger must go on.
     #[test]
     fn attack_25_a_claim_broken_off_at_any_step_loses_nothing_and_bricks_nothing() {
         let key = Plain::new(Bounds::new(2, Weight::ONE, None).unwrap())
@@ -224,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Two claims of one ledger at the same time, each with a lock of a file that the other does not have.
+    /// Two concurrent claims of one ledger, each with the lock of a file that the other does not have.
     #[test]
     fn attack_25_a_ledger_replaced_during_a_claim_is_seen() {
         let key = Plain::new(Bounds::new(2, Weight::ONE, None).unwrap())
@@ -240,7 +242,7 @@ mod tests {
         assert!(refused.to_string().contains("replaced during a claim"), "{refused}");
     }
 
-    /// The same as a ledger comes into being.
+    /// The same, while the ledger is being created.
     #[test]
     fn attack_25_a_ledger_whose_making_was_broken_off_goes_on() {
         let key = Plain::new(Bounds::new(2, Weight::ONE, None).unwrap())
@@ -253,7 +255,7 @@ mod tests {
             Folder::open(state.path()).unwrap();
             let index = state.path().join("ledgers.index");
             let before = std::fs::read(&index).unwrap();
-            // A claim that is refused: the ledger is made.
+            // The claim is interrupted, but the ledger is made.
             ends::within(0, || claim(&key, state.path(), 1));
             let after = std::fs::read(&index).unwrap();
             assert!(after.len() > before.len());

@@ -1,8 +1,8 @@
-//! Which round each (key, client) has encrypted last. The round is on disk *before* any ciphertext of it exists.
+//! The last round that each (key, client) has encrypted. The round is on disk *before* any ciphertext of it exists.
 
-use super::folder::{Folder, Place, check_stamp};
+use super::folder::{Folder, LedgerFile, check_header};
+use super::header::{LedgerHeader, Magic};
 use super::slots::{BYTES, Counter};
-use super::stamp::{Magic, Stamp};
 use super::{check_date, disk, failed, locked, lost};
 use crate::keys::ClientKey;
 use crate::{ClientId, Error, Result, RoundId};
@@ -10,46 +10,46 @@ use std::path::Path;
 
 pub(super) const MAGIC: Magic = *b"FEDNONC3";
 
-/// Makes the file of `key` if the folder never had one.
-pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<Place> {
-    let stamp = Stamp::of(MAGIC, folder.identity(), key, born);
-    folder.ensure("nonce", stamp, |stamp| Counter::born(stamp).to_vec())
+/// The file of `key`; it is made if the folder never had one.
+pub(super) fn place(folder: &Folder, key: &ClientKey, born: u64) -> Result<LedgerFile> {
+    let header = LedgerHeader::of(MAGIC, folder.identity(), key, born);
+    folder.ensure("nonce", header, |header| Counter::born(header).to_vec())
 }
 
-/// Refuses any round that is not greater than the last one.
+/// Rejects every round that is not greater than the last one.
 #[derive(Debug)]
 pub struct Ledger {
     client: ClientId,
-    file: Option<Place>,
+    file: Option<LedgerFile>,
     last: Option<RoundId>,
-    /// Most rounds that are claimed, ever.
+    /// The largest number of rounds that may ever be claimed.
     most: Option<u64>,
-    /// Without a file: how many were.
+    /// The number of claimed rounds, if there is no file.
     claimed: u64,
-    /// A round that is claimed and not used yet.
+    /// A round that is claimed and not yet used.
     reserved: Option<RoundId>,
-    /// Who holds this object: what it remembers is void in a process forked off.
+    /// The process that holds this object. A forked process must not use the object's memory.
     process: u32,
 }
 
 impl Ledger {
-    /// The ledger of `key` in folder `state`; without a folder it lives as long as this object.
+    /// The ledger of `key` in folder `state`. Without a folder, it lives as long as this object.
     ///
-    /// One that is new refuses rounds begun before now; see [`super::register`].
+    /// A new ledger rejects rounds begun before now; see [`super::register`].
     pub fn open(key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         let file = state.map(|state| place(&Folder::open(state)?, key, super::now())).transpose()?;
         let process = std::process::id();
         Ok(Ledger { client: key.client, file, last: None, most: None, claimed: 0, reserved: None, process })
     }
 
-    /// Refuses all rounds after `most`. A round counts from its claim on, also where nothing came of it.
+    /// Rejects all rounds after the first `most`. A round counts once it is claimed, even if it is not used.
     #[must_use]
     pub fn within(self, most: Option<u64>) -> Self {
         Ledger { most, ..self }
     }
 
-    /// Claims `round`, durably, or refuses it; a refusal changes nothing. Processes with one key and one folder
-    /// are kept apart by a lock.
+    /// Claims `round`, durably. A failed claim changes nothing. A lock excludes other processes with the same key and
+    /// folder.
     pub fn claim(&mut self, round: RoundId) -> Result<()> {
         self.check_process()?;
         if self.reserved == Some(round) {
@@ -68,9 +68,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Claims `round` ahead of time, durably: the next [`Ledger::claim`] of it in this process costs nothing.
-    /// A reservation is used once, is lost with this object or a claim of a later round, and is not inherited
-    /// by a process forked off.
+    /// Claims `round` ahead of time, durably. The next [`Ledger::claim`] of it in this process then takes no time. A
+    /// reservation can be used once. It is lost with this object or after a claim of a later round, and forked
+    /// processes do not inherit it.
     pub fn reserve(&mut self, round: RoundId) -> Result<()> {
         self.check_process()?;
         if self.reserved != Some(round) {
@@ -121,7 +121,7 @@ impl Ledger {
             return Err(lost(path, "has not the length of a ledger, it has been cut or added to"));
         }
         let mut counter = Counter::read(&file, path, 0, MAGIC)?;
-        check_stamp(&counter.stamp, path, &place.stamp)?;
+        check_header(&counter.header, path, &place.header)?;
         let mut indexed = place.indexed()?;
         indexed.check(&file, counter.newest)?;
         let last = counter.newest.value().map(RoundId::new);
@@ -130,14 +130,14 @@ impl Ledger {
         }
         self.last = last;
         self.check_increase(round)?;
-        if round.date().is_some_and(|date| date < counter.stamp.born) {
+        if round.date().is_some_and(|date| date < counter.header.born) {
             return Err(lost(
                 path,
                 "the round was begun before this ledger was made, so it may have been encrypted under another one \
                  (open the key by its file, `fedcipher.keys.open_client`, where the key is known to be unused)",
             ));
         }
-        // Every claim is one write, so the file counts them already.
+        // Every claim is one write, so the file's counter is the number of claims.
         self.check_budget(counter.newest.count())?;
         counter.write(&file, counter.newest.next(round.get())).and_then(|()| disk::sync(&file)).map_err(io)?;
         indexed.advance(counter.newest)
@@ -153,7 +153,7 @@ mod tests {
     use crate::scheme::Scheme;
     use crate::{Epoch, Weight};
 
-    /// As in a process forked off, where this object's memory is a copy of its parent's.
+    /// As in a forked process, whose memory is a copy of its parent's.
     #[test]
     fn what_a_fork_remembers_is_void() {
         let key = Plain::new(Bounds::new(2, Weight::ONE, None).unwrap())

@@ -1,13 +1,15 @@
-//! A tag for each coordinate, where the server may leave coordinates out of a sum.
+//! A tag for each coordinate, for sums from which the server may leave coordinates out.
 //!
-//! `tag_{u,p} = r m_{u,p} + F(u, p)` over F_q, q = 2^61 - 1, for client u's integer at position p: r is secret and the
-//! round's, F(u, p) a pad that is used once. The server adds the tags of a position as it adds its ciphertexts; whoever
-//! decrypts knows from the sets who sent it, and checks `r M_p + sum F(u, p)`. A tag speaks for one position and its
-//! senders, so positions can be left out, and cannot be moved, altered or credited to others. 61 bits a coordinate
-//! up and down, beside the update's own tag, which binds the header.
+//! `tag_{u,p} = r m_{u,p} + F(u, p)` over F_q, q = 2^61 - 1, for client u's integer at position p. The round has a
+//! secret r,
+//! and F(u, p) is a pad that is used once. The server adds the tags of a position as it adds its ciphertexts. The
+//! decryptor
+//! knows from the sets who sent the position, and checks `r M_p + sum F(u, p)`. A tag is valid for one position and its
+//! senders, so positions can be left out, but not moved, altered or attributed to other clients. It costs 61 bits a
+//! coordinate up and down, beside the update's own tag, which binds the header.
 //!
-//! A forgery is accepted with probability at most 2^-60 a try; a client makes one a round ([`crate::ledger::Openings`]).
-//! Sums stay below 2^60, so that no two of them are the same in the field.
+//! A forgery is accepted with probability at most 2^-60 per attempt; a client makes one attempt a round
+//! ([`crate::ledger::OpenedLedger`]). Sums stay below 2^60, so that no two of them are the same in the field.
 
 use super::{MacKey, RoundMac, prf};
 use crate::bits;
@@ -43,7 +45,7 @@ pub fn parse(bytes: &[u8], count: usize) -> Result<Vec<u64>> {
     let mut tags = vec![0u64; count];
     bits::unpack(bytes, TAG_BITS, &mut tags);
     if tags.iter().any(|t| *t >= Q) {
-        return Err(Error::frame("a coordinate's tag is no field element"));
+        return Err(Error::frame("a coordinate's tag is not a field element"));
     }
     Ok(tags)
 }
@@ -63,7 +65,7 @@ pub struct CoordinateMac {
 }
 
 impl MacKey {
-    /// As [`MacKey::round`].
+    /// Like [`MacKey::round`].
     #[must_use]
     pub fn coordinates(&self, round: &RoundMac) -> CoordinateMac {
         let mut random = prf(&self.coordinates, &[&round.context]);
@@ -103,8 +105,9 @@ impl CoordinateMac {
         Ok(tags)
     }
 
-    /// Refuses sums that are not, position by position, what `senders` (with what each sent, increasing, all of it in
-    /// `union`) have sent. All are looked at, and one answer given, whichever is wrong.
+    /// Fails unless the sums are, position by position, the sums that `senders` sent. Each sender comes with its
+    /// positions, which are increasing and in `union`. All positions are examined, and the error does not say which is
+    /// wrong.
     pub fn check(&self, union: &[u32], sums: &[u64], senders: &[(Contribution, Vec<u32>)], tags: &[u64]) -> Result<()> {
         let mut expected: Vec<u64> = sums.iter().map(|sum| self.times(*sum)).collect();
         for (contribution, positions) in senders {

@@ -12,7 +12,8 @@ pub const WORDS: usize = 512;
 /// Words up to this width take powers in fewer limbs.
 const NARROW: u32 = 22;
 
-/// What holds a limb of up to 32 bits: vectors of x86 multiply the lower halves of words, those of ARM words of 32 bits.
+/// The type of a limb of up to 32 bits. x86 vectors multiply the lower halves of words, ARM vectors multiply words of
+/// 32 bits.
 #[cfg(target_arch = "x86_64")]
 type Limb = u64;
 #[cfg(not(target_arch = "x86_64"))]
@@ -211,7 +212,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
-        /// Whatever this processor has, and what every processor has.
+        /// Compares this processor's path with the portable path.
         #[test]
         fn sums_are_what_they_are_defined_as(
             width in 1u32..=32, len in 0..=WORDS, run in 1usize..300, skipped in 0u64..300, full: bool, seed in any::<u64>(),

@@ -40,7 +40,7 @@ impl Element {
     pub fn draw(stream: &mut Stream) -> Self {
         loop {
             let drawn = (u128::from(stream.next_u64()) << 64 | u128::from(stream.next_u64())) & P;
-            // All but one of 2^127; and what is thrown away tells nothing.
+            // Only one of 2^127 values is rejected, and a rejected value reveals nothing.
             if shown(drawn < P) {
                 return Element(drawn);
             }

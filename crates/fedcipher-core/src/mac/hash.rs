@@ -101,7 +101,7 @@ impl<'a> Hasher<'a> {
                 self.powers.single.dot(&self.words[..block.len()], self.width)
             };
             if self.width > 32 {
-                // What is beyond 32 bits goes over the same powers once more.
+                // The bits beyond 32 use the same powers a second time.
                 halves(block, 32, &mut *self.words);
                 hash += self.powers.single.dot(&self.words[..block.len()], self.width).times_power_of_two(32);
             }
@@ -123,7 +123,7 @@ impl Drop for Hasher<'_> {
     }
 }
 
-/// What each has in the 32 bits from bit `from` on.
+/// The 32 bits from bit `from` on of each sum.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 fn halves(sums: &[u64], from: u32, halves: &mut [u32]) {
     halves.iter_mut().zip(sums).for_each(|(half, sum)| *half = (*sum >> from) as u32);
@@ -213,7 +213,7 @@ mod tests {
             }
         }
 
-        /// What the construction rests on: sums of polynomials are polynomials of sums.
+        /// The basis of the construction: sums of polynomials are polynomials of sums.
         #[test]
         fn the_polynomial_is_linear(bits in 4u32..=24, head in 0u32..=20, len in 1usize..3000, seed in any::<u64>()) {
             let width = bits + head;

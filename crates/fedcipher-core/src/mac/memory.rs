@@ -17,9 +17,9 @@ use crate::{Error, Result, RoundId};
 use aes::Aes256;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 
-/// The first byte of the id of a memory that is never forgotten: first positions, queries.
+/// The first byte of the id of a memory that is never forgotten. First positions and queries have such memories.
 const PINNED: u8 = 1;
-/// Bytes of zeros after the byte that says whether it is pinned.
+/// Bytes of zeros after the byte that says whether the memory is pinned.
 const ZEROS: usize = 4;
 
 /// The name of a memory: `pinned u8 | zeros 4 | digest of the id 11`. Holders of the cohort's secret decipher it.
@@ -27,7 +27,7 @@ const ZEROS: usize = 4;
 pub struct MemoryId([u8; 16]);
 
 impl MemoryId {
-    /// Of the memory that `id` names.
+    /// The name of the memory `id`.
     #[must_use]
     pub fn of(id: &[u8]) -> Self {
         let mut out = [0; 16];
@@ -37,7 +37,7 @@ impl MemoryId {
         MemoryId(out)
     }
 
-    /// Refuses what [`Self::to_bytes`] does not make.
+    /// Fails for bytes that [`Self::to_bytes`] does not make.
     #[must_use]
     pub fn parse(bytes: [u8; 16]) -> Option<Self> {
         (bytes[0] <= 1 && bytes[1..=ZEROS].iter().all(|byte| *byte == 0)).then_some(MemoryId(bytes))
@@ -48,14 +48,14 @@ impl MemoryId {
         self.0
     }
 
-    /// Whether it is never to be forgotten.
+    /// Whether the memory is kept indefinitely.
     #[must_use]
     pub fn pinned(self) -> bool {
         self.0[0] == 1
     }
 }
 
-/// What enciphers ids of memories.
+/// The cipher for names of memories.
 #[derive(Clone)]
 pub struct MemoryKey(Aes256);
 
@@ -79,19 +79,19 @@ impl MemoryKey {
         }
         let mut block = MemoryId::of(id).to_bytes().into();
         self.0.encrypt_block(&mut block);
-        // Headers carry it.
+        // Headers carry the tag, so it is public.
         shown(block.into())
     }
 
-    /// The memory that a header's tag deciphers to, or None for zeros. `Error::Memory` names `round` where it deciphers
-    /// to no memory.
+    /// Deciphers the memory in a header's tag; `None` for zeros. Fails with `Error::Memory` of `round` if the result
+    /// does not name a memory.
     pub fn read(&self, tag: MemoryTag, round: RoundId) -> Result<Option<MemoryId>> {
         if tag == MemoryTag::default() {
             return Ok(None);
         }
         let mut block = tag.into();
         self.0.decrypt_block(&mut block);
-        // Which memories are the same, tags show too.
+        // Tags already show which memories are the same.
         MemoryId::parse(shown(block.into())).map(Some).ok_or(Error::Memory { round })
     }
 }

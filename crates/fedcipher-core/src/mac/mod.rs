@@ -1,18 +1,23 @@
-//! Aggregates that whoever decrypts them can check: a linearly homomorphic MAC.
+//! A linearly homomorphic MAC: the decryptor of an aggregate can check it.
 //!
-//! Per round, client u sends `tag_u = h_r(m_u) + F(u)`, with `h_r(m) = sum r^(i+1) m_i` over F_p,
-//! p = 2^127 - 1, of its plaintext words m_u, and a pad F(u) that is used once. The server adds tags as it adds
-//! ciphertexts, without a key; whoever decrypts computes `h_r` of the sums and the pads of the clients that the
-//! header names. r and the pads come from the cohort's secret, the round, and everything its clients must agree on:
-//! parameters, epoch, layout, the global model they trained from, the memory their sum counts in. A pad also comes from
-//! its client and that client's weight. So an aggregate opens only if it is the sum of what exactly these clients sent,
-//! in this round, from one model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the one-time mask
-//! of Catalano and Fiore (Eurocrypt 2013).
+//! In each round, client u sends `tag_u = h_r(m_u) + F(u)`. The polynomial `h_r(m) = sum r^(i+1) m_i` over F_p,
+//! p = 2^127 - 1, is of the client's plaintext words m_u. The pad F(u) is used once. The server adds tags as it adds
+//! ciphertexts, without a key. The decryptor computes `h_r` of the sums, and the pads of the clients in the header.
+//!
+//! r and the pads are derived from the cohort's secret, the round, and everything its clients must agree on:
+//! parameters,
+//! epoch, layout, the global model they trained from, the memory their sum counts in. A pad is also derived from its
+//! client and that client's weight. So an aggregate opens only if it is the sum of exactly the updates that these
+//! clients
+//! sent, in this round, from one model. Construction: Agrawal and Boneh, "Homomorphic MACs" (ACNS 2009), with the
+//! one-time mask of Catalano and Fiore (Eurocrypt 2013).
 //!
 //! Assumption: HMAC-SHA256 is a PRF, and no client makes two tags in one round ([`crate::ledger`]). Then a forgery is
-//! accepted with probability at most (fields of the update + 1) / p, below 2^-90; each client tries one aggregate a round
-//! ([`crate::ledger::Openings`]). Whoever holds the cohort's secret can forge: this binds the server, not a client. What
-//! a client sends, and as whom, its signature says ([`crate::statement`]).
+//! accepted with probability at most (fields of the update + 1) / p, below 2^-90; each client tries one aggregate a
+//! round
+//! ([`crate::ledger::OpenedLedger`]). A holder of the cohort's secret can forge: the MAC binds the server, not a
+//! client.
+//! A signature ([`crate::statement`]) proves which client sent an update, and its content.
 
 pub mod coordinates;
 mod dot;
@@ -36,10 +41,10 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes of a tag, at the end of every aggregate, and of every update before its signature.
+/// Bytes of a tag. A tag ends every aggregate, and precedes the signature of every update.
 pub const TAG_LEN: usize = 16;
 
-/// Who multiplies an update by its client's weight.
+/// The side that multiplies an update by its client's weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weighting {
     /// The client, before it encrypts.
@@ -49,18 +54,18 @@ pub enum Weighting {
 }
 
 impl Weighting {
-    /// What the client multiplies an update of this weight by.
+    /// The factor that the client applies to an update of this weight.
     #[must_use]
-    pub fn before(self, weight: Weight) -> u64 {
+    pub fn client_factor(self, weight: Weight) -> u64 {
         match self {
             Weighting::Client => weight.get(),
             Weighting::Server => 1,
         }
     }
 
-    /// What the server multiplies it by.
+    /// The factor that the server applies to an update of this weight.
     #[must_use]
-    pub fn factor(self, weight: Weight) -> u64 {
+    pub fn server_factor(self, weight: Weight) -> u64 {
         match self {
             Weighting::Client => 1,
             Weighting::Server => weight.get(),
@@ -68,7 +73,7 @@ impl Weighting {
     }
 }
 
-/// A tag, or a sum of tags; public.
+/// A tag, or a sum of tags. Tags are public.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tag(Element);
 
@@ -79,14 +84,14 @@ impl std::fmt::Debug for Tag {
 }
 
 impl Tag {
-    /// Splits a payload into what precedes its tag, and the tag.
+    /// Splits a payload into the tag and the bytes before it.
     pub fn split(payload: &[u8]) -> Result<(&[u8], Tag)> {
         let (rest, tag) = payload.split_last_chunk().ok_or_else(|| Error::frame("it ends before its tag"))?;
         Ok((rest, Tag::parse(*tag)?))
     }
 
     pub fn parse(bytes: [u8; TAG_LEN]) -> Result<Self> {
-        Element::from_wire(bytes).map(Tag).ok_or_else(|| Error::frame("its tag is no field element"))
+        Element::from_wire(bytes).map(Tag).ok_or_else(|| Error::frame("its tag is not a field element"))
     }
 
     #[must_use]
@@ -100,23 +105,23 @@ impl Tag {
     }
 }
 
-/// The polynomial of a part of an update; parts add up.
+/// The MAC's polynomial evaluated over part of an update. The values of all parts add up to the value of the update.
 #[derive(Clone, Copy, Default)]
-pub struct Hash(Element);
+pub struct PolyEval(Element);
 
-impl std::ops::AddAssign for Hash {
-    fn add_assign(&mut self, other: Hash) {
+impl std::ops::AddAssign for PolyEval {
+    fn add_assign(&mut self, other: PolyEval) {
         self.0 += other.0;
     }
 }
 
-impl std::iter::Sum for Hash {
-    fn sum<I: Iterator<Item = Hash>>(parts: I) -> Hash {
-        Hash(parts.map(|part| part.0).sum())
+impl std::iter::Sum for PolyEval {
+    fn sum<I: Iterator<Item = PolyEval>>(parts: I) -> PolyEval {
+        PolyEval(parts.map(|part| part.0).sum())
     }
 }
 
-/// The cohort's keys for tags, derived from its secret (HKDF-SHA256, RFC 5869), a label each.
+/// The cohort's MAC keys, derived from its secret with HKDF-SHA256 (RFC 5869) under one label each.
 #[derive(Clone)]
 pub struct MacKey {
     polynomial: Zeroizing<[u8; 32]>,
@@ -167,15 +172,15 @@ impl MacKey {
         })
     }
 
-    /// What a header says of the global model behind an update: nothing to whoever lacks the key, who can test no
-    /// guess of the model against it.
+    /// The tag of the global model in an update's header. Without the key the tag reveals nothing about the model, and
+    /// no guess of the model can be tested against it.
     #[must_use]
     pub fn model_tag(&self, model: &[u8]) -> ModelTag {
-        // Headers carry it.
+        // Headers carry the tag, so it is public.
         shown(prf(&self.model, &[model]))
     }
 
-    /// Refuses an aggregate of updates that were trained from another model than `model`.
+    /// Fails if the updates of an aggregate were trained from a model other than `model`.
     pub fn check_model(&self, header: &Header, model: &[u8]) -> Result<()> {
         if bool::from(self.model_tag(model).ct_eq(&header.model)) {
             return Ok(());
@@ -183,13 +188,13 @@ impl MacKey {
         Err(Error::Model { round: header.round })
     }
 
-    /// What a header says of the memory of the rule of sets that a sum counts in: zeros where there is none.
+    /// The tag in a header of the memory of the rule of sets that a sum counts in; zeros for no memory.
     #[must_use]
     pub fn memory_tag(&self, memory: &[u8]) -> MemoryTag {
         self.memory.tag(memory)
     }
 
-    /// Refuses an aggregate that counts in another memory than `memory`.
+    /// Fails if an aggregate counts in a memory other than `memory`.
     pub fn check_memory(&self, header: &Header, memory: &[u8]) -> Result<()> {
         if bool::from(self.memory_tag(memory).ct_eq(&header.memory)) {
             return Ok(());
@@ -197,17 +202,17 @@ impl MacKey {
         Err(Error::Memory { round: header.round })
     }
 
-    /// Hides a sum of clients' own pads from everybody without the key. `statement` names the member and the sum.
+    /// A mask for a sum of clients' pads, known only to holders of the key. `statement` names the member and the sum.
     #[must_use]
     pub fn veil(&self, statement: &[u8]) -> Element {
         Element::from_random(prf(&self.veil, &[statement]))
     }
 
-    /// The MAC of the round that `header` is of, over updates of `layout`. `bound` is what both ends know and no
-    /// header says; clients that disagree on it make tags that do not add up.
-    pub fn round(&self, header: &Header, layout: &Layout, bounds: Bounds, bound: &[u8]) -> RoundMac {
+    /// The MAC of the round in `header`, over updates of `layout`. `associated_data` is known to both ends and absent
+    /// from headers. Tags of clients that disagree on it do not add up.
+    pub fn round(&self, header: &Header, layout: &Layout, bounds: Bounds, associated_data: &[u8]) -> RoundMac {
         let context: [u8; 32] =
-            Sha256::new().chain_update(header.common()).chain_update(Sha256::digest(bound)).finalize().into();
+            Sha256::new().chain_update(header.common()).chain_update(Sha256::digest(associated_data)).finalize().into();
         let powers =
             |label: &[u8]| Arc::new(Powers::new(Element::from_random(prf(&self.polynomial, &[&context, label]))));
         let widths = |s: Segment| (s, bounds.field_bits(s.bits));
@@ -221,7 +226,7 @@ impl MacKey {
 #[derive(Clone)]
 pub struct RoundMac {
     powers: Arc<Powers>,
-    /// For the noise of ciphertexts, where a scheme has any that a server could test.
+    /// Powers for the noise of ciphertexts, in schemes whose noise a server could probe.
     noise: Arc<Powers>,
     pad: Zeroizing<[u8; 32]>,
     context: [u8; 32],
@@ -231,24 +236,24 @@ pub struct RoundMac {
 }
 
 impl RoundMac {
-    /// Over the fields from `start` on, which must lie in one segment and begin where a scheme may cut.
+    /// A hasher of the fields from `start` on. They must lie in one segment and begin where the scheme may cut.
     #[must_use]
     pub fn hasher(&self, start: usize) -> Hasher<'_> {
         let index = self.segments.partition_point(|s| s.start <= start).saturating_sub(1);
         Hasher::new(&self.powers, self.widths.get(index).copied().unwrap_or(1), start)
     }
 
-    /// Over the noise of ciphertext coefficients from number `start` on, shifted to be no less than zero.
+    /// A hasher of the noise of ciphertext coefficients from number `start` on, shifted so that it is never negative.
     #[must_use]
     pub fn noise_hasher(&self, start: usize) -> Hasher<'_> {
         Hasher::new(&self.noise, u64::BITS, start)
     }
 
-    /// The polynomial of the sums from `start` on, of one segment or more; they begin where a scheme may cut.
+    /// The polynomial of the sums from `start` on, in one segment or more. They must begin where the scheme may cut.
     #[must_use]
-    pub fn hash_run(&self, start: usize, sums: &[u64]) -> Hash {
+    pub fn hash_run(&self, start: usize, sums: &[u64]) -> PolyEval {
         let first = self.segments.partition_point(|s| s.start + s.len <= start);
-        let (mut rest, mut at, mut hash) = (sums, start, Hash::default());
+        let (mut rest, mut at, mut hash) = (sums, start, PolyEval::default());
         for segment in &self.segments[first..] {
             let (own, behind) = rest.split_at(rest.len().min(segment.start + segment.len - at));
             if own.is_empty() {
@@ -264,23 +269,23 @@ impl RoundMac {
 
     /// The polynomial of all fields of an update, at once.
     #[must_use]
-    pub fn hash_fields(&self, fields: &[u32]) -> Hash {
+    pub fn hash_fields(&self, fields: &[u32]) -> PolyEval {
         self.each(|hasher, range| hasher.fields(fields.get(range).unwrap_or_default()))
     }
 
     /// The polynomial of all sums, at once.
     #[must_use]
-    pub fn hash_sums(&self, sums: &[u64]) -> Hash {
+    pub fn hash_sums(&self, sums: &[u64]) -> PolyEval {
         self.each(|hasher, range| hasher.sums(sums.get(range).unwrap_or_default()))
     }
 
-    fn each(&self, mut work: impl FnMut(&mut Hasher<'_>, std::ops::Range<usize>)) -> Hash {
+    fn each(&self, mut work: impl FnMut(&mut Hasher<'_>, std::ops::Range<usize>)) -> PolyEval {
         let of_segment = |s: &Segment| {
             let mut hasher = self.hasher(s.start);
             work(&mut hasher, s.start..s.start + s.len);
             hasher.finish()
         };
-        Hash(self.segments.iter().map(of_segment).sum())
+        PolyEval(self.segments.iter().map(of_segment).sum())
     }
 
     fn pad(&self, of: &Contribution) -> Element {
@@ -288,67 +293,67 @@ impl RoundMac {
         Element::from_random(prf(&self.pad, &parts))
     }
 
-    /// A client's tag over the polynomial of what it sends.
+    /// A client's tag over the polynomial of its update.
     #[must_use]
-    pub fn tag(&self, hash: Hash, own: &Contribution) -> Tag {
+    pub fn tag(&self, hash: PolyEval, own: &Contribution) -> Tag {
         Tag(hash.0 + self.pad(own))
     }
 
-    /// Refuses sums of polynomial `hash` that are not what `contributions` sent.
-    pub fn check(&self, hash: Hash, contributions: &[Contribution], weighting: Weighting, tag: Tag) -> Result<()> {
-        let pad = |c: &Contribution| self.pad(c) * Element::new(u128::from(weighting.factor(c.weight)));
+    /// Fails if sums with polynomial `hash` are not the sums that `contributions` sent.
+    pub fn check(&self, hash: PolyEval, contributions: &[Contribution], weighting: Weighting, tag: Tag) -> Result<()> {
+        let pad = |c: &Contribution| self.pad(c) * Element::new(u128::from(weighting.server_factor(c.weight)));
         let expected = hash.0 + contributions.iter().map(pad).sum();
-        // Whether an aggregate opens shows.
+        // The outcome is visible to others anyway.
         if shown(bool::from(expected.to_wire().ct_eq(&tag.to_bytes()))) { Ok(()) } else { Err(Error::Tag) }
     }
 }
 
 impl Hasher<'_> {
-    /// The polynomial of what was hashed.
+    /// The polynomial of the data hashed so far.
     #[must_use]
-    pub fn hash(self) -> Hash {
-        Hash(self.finish())
+    pub fn hash(self) -> PolyEval {
+        PolyEval(self.finish())
     }
 }
 
-/// What a client stamps its update with: the round's MAC, who it is, and its signature.
+/// Makes the tag and the signature of a client's update.
 #[derive(Clone)]
-pub struct Stamp {
+pub struct TagMaker {
     pub mac: RoundMac,
     pub own: Contribution,
-    /// The pad that the client has drawn for this tag; zero in schemes whose clients draw none.
+    /// The pad that the client has drawn for this tag; zero in schemes without drawn pads.
     pub pad: Zeroizing<Element>,
     pub weighting: Weighting,
     pub levels: Levels,
     pub signer: Signer,
 }
 
-impl Stamp {
+impl TagMaker {
     #[must_use]
-    pub fn tag(&self, hash: Hash) -> Tag {
-        self.mac.tag(Hash(hash.0 + *self.pad), &self.own)
+    pub fn tag(&self, hash: PolyEval) -> Tag {
+        self.mac.tag(PolyEval(hash.0 + *self.pad), &self.own)
     }
 
     /// The end of an update's payload: its tag over `hash`, and a signature that covers `body`, the digest of the rest.
     #[must_use]
-    pub fn end(&self, hash: Hash, body: &[u8]) -> [u8; END_LEN] {
+    pub fn end(&self, hash: PolyEval, body: &[u8]) -> [u8; END_LEN] {
         self.signer.end(self.own, self.tag(hash), body)
     }
 
-    /// The polynomial of integers as that of what is sent, this client's weight times as much.
+    /// Scales the polynomial of unweighted integers by this client's weight.
     #[must_use]
-    pub fn weighed(&self, hash: Hash) -> Hash {
-        Hash(hash.0 * Element::new(u128::from(self.factor())))
+    pub fn scale_by_weight(&self, hash: PolyEval) -> PolyEval {
+        PolyEval(hash.0 * Element::new(u128::from(self.factor())))
     }
 
-    /// What this client multiplies its integers by.
+    /// The factor that this client applies to its integers.
     #[must_use]
     pub fn factor(&self) -> u64 {
-        self.weighting.before(self.own.weight)
+        self.weighting.client_factor(self.own.weight)
     }
 }
 
-/// What an aggregate must answer to.
+/// The values that an aggregate's sums are checked against.
 #[derive(Clone)]
 pub struct Verifier {
     pub mac: RoundMac,
@@ -359,13 +364,13 @@ pub struct Verifier {
 impl Verifier {
     /// The polynomial of a piece's sums.
     #[must_use]
-    pub fn hash(&self, start: usize, sums: &[u64]) -> Hash {
+    pub fn hash(&self, start: usize, sums: &[u64]) -> PolyEval {
         self.mac.hash_run(start, sums)
     }
 
-    /// `pads`: the sum of those that its clients have drawn.
-    pub(crate) fn check(&self, hash: Hash, pads: Option<&Element>, tag: Tag) -> Result<()> {
-        let hash = pads.map_or(hash, |pads| Hash(hash.0 + *pads));
+    /// `pads` is the sum of the pads that the clients have drawn; `None` if they draw none.
+    pub(crate) fn check(&self, hash: PolyEval, pads: Option<&Element>, tag: Tag) -> Result<()> {
+        let hash = pads.map_or(hash, |pads| PolyEval(hash.0 + *pads));
         self.mac.check(hash, &self.contributions, self.weighting, tag)
     }
 }

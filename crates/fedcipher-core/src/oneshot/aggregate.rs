@@ -1,26 +1,27 @@
-//! The server's side: c0 added, sealed shares kept for their members, the committee's answers collected. No key.
+//! The server's side: adds c0, keeps the encrypted shares for their members, and collects the committee's answers. It
+//! has no secret key.
 
 use super::agree::{Agreement, Agreements, Certificate, write_sets};
 use super::answer::{Accused, Answer, Complaint, read_all, write_all};
 use super::prekeys::Published;
-use super::roster::{Party, Roster};
+use super::roster::{Roster, RosterEntry};
 use super::sealed_share::{NO_SHARE, SealedShare};
 use super::sharing::Combination;
 use super::statement::RoundContext;
-use super::{Params, Reveal, Setting, signed};
+use super::{OneshotParams, Reveal, Setting, signed};
 use crate::admission::{Admission, Claim};
 use crate::codec::Layout;
 use crate::committee::CommitteeRound;
 use crate::keys::{KeyTag, ServerKey};
 use crate::mac::Tag;
-use crate::protocol::Digest;
+use crate::protocol::FrameDigest;
 use crate::rlwe::aggregate::CipherSum;
 use crate::rlwe::params::Block;
 use crate::scheme::{Aggregator, Progress};
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::statement::sha256;
-use crate::wire::{self, Contribution, Header, Kind, Place, Reader};
+use crate::wire::{self, Contribution, FrameBuffer, Header, Kind, Reader};
 use crate::{ClientId, Error, Result, RoundId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,32 +33,32 @@ pub struct OneshotAggregator {
     roster: Roster,
     digest: [u8; 32],
     admission: Admission,
-    /// By member, the number of the prekey that clients were given; none where nobody has said.
+    /// The number of the prekey that clients were given, by member; `None` if this is unknown.
     given: Option<BTreeMap<ClientId, u64>>,
     sum: CipherSum,
-    /// By client.
+    /// The shares by client.
     shares: BTreeMap<ClientId, Kept>,
-    /// Set when the committee was asked: nobody joins the sum after that.
+    /// The header of the requests once the committee was asked. No client joins the sum after that.
     asked: Option<Header>,
     agreements: Agreements,
-    /// Of enough members, once there are so many.
+    /// The agreements of enough members, once there are enough.
     agreed: Certificate,
     /// Whether members were asked for their sums.
     requested: bool,
-    /// With the combination of each client's share.
+    /// The answers by member, with the combination of each client's share.
     answers: BTreeMap<ClientId, (Answer, Vec<Combination>)>,
-    /// What the combinations have shown so far.
+    /// The result of the combinations so far.
     judged: Judged,
-    /// Clients, and the members that accuse them without proof.
+    /// The members that accuse each client without proof.
     accused: BTreeMap<ClientId, BTreeSet<ClientId>>,
-    /// Clients that have sealed no share, as a member has proven.
+    /// Clients with an invalid share, as a member has proven.
     proven: BTreeSet<ClientId>,
 }
 
 /// The tag of a header whose sum counts in no memory.
 const NO_MEMORY: [u8; 16] = [0; 16];
 
-/// What members need of one update.
+/// The part of one update that members need.
 struct Kept {
     own: Contribution,
     signature: [u8; SIGNATURE_LEN],
@@ -68,27 +69,27 @@ struct Kept {
 }
 
 impl Kept {
-    /// What a client has signed of its update, and its signature.
+    /// The content that a client has signed of its update, and the signature.
     fn statement(&self) -> Vec<u8> {
         [self.signature.as_slice(), &self.tag.to_bytes(), &self.signed].concat()
     }
 }
 
-/// What combinations of shares show.
+/// The findings from the combinations of shares.
 #[derive(Debug, Default)]
 struct Judged {
-    /// Clients whose shares fit for too few members, whichever of these lie.
+    /// Clients whose shares are consistent for too few members, whichever members lie.
     liars: BTreeSet<ClientId>,
-    /// Members whose shares of some client do not fit the others', by that client's doing or their own.
+    /// Members whose shares of some client are inconsistent with the others'. The client or the member may be at fault.
     odd: BTreeSet<ClientId>,
-    /// Whether shares of a client fit for nobody.
+    /// Whether some client's shares are consistent for no member.
     spoilt: bool,
 }
 
 /// An update's payload without tag and signature.
 struct Body<'a> {
     ciphertexts: &'a [u8],
-    /// A share a member.
+    /// One share per member.
     sealed: Vec<SealedShare<'a>>,
     /// The digests that the client signs.
     signed: Vec<u8>,
@@ -102,7 +103,7 @@ impl<'a> Body<'a> {
         let sealed = (0..setting.params.members).map(share).collect::<Result<Vec<_>>>()?;
         r.finish()?;
         let digests: Vec<u8> = sealed.iter().flat_map(SealedShare::digest).collect();
-        let signed = signed(&Digest::of(ciphertexts), &digests);
+        let signed = signed(&FrameDigest::of(ciphertexts), &digests);
         Ok(Body { ciphertexts, sealed, signed })
     }
 }
@@ -137,13 +138,13 @@ impl OneshotAggregator {
         }
     }
 
-    fn member(&self, id: ClientId) -> Result<&Party> {
+    fn member(&self, id: ClientId) -> Result<&RosterEntry> {
         let party = self.roster.get(id).filter(|party| party.roles.member);
-        party.ok_or_else(|| Error::frame(format!("party {id} is no member of the committee")))
+        party.ok_or_else(|| Error::frame(format!("party {id} is not a member of the committee")))
     }
 
     fn proposals(&mut self, header: &Header, common: &[u8]) -> Vec<(ClientId, Vec<u8>)> {
-        let Params { corrupt_clients, corrupt_members, .. } = self.setting.params;
+        let OneshotParams { corrupt_clients, corrupt_members, .. } = self.setting.params;
         let mut payload = common.to_vec();
         self.shares.values().take(corrupt_clients + 1).for_each(|kept| payload.extend(kept.statement()));
         payload.extend(write_sets(self.agreements.again(corrupt_members)));
@@ -151,7 +152,7 @@ impl OneshotAggregator {
         self.roster.members().map(|member| (member.id, frame.clone())).collect()
     }
 
-    /// Keeps what a member says of a proposal.
+    /// Takes a member's agreement to a proposal.
     fn agree(&mut self, context: &RoundContext, said: Agreement) -> Result<ClientId> {
         let (party, member) = (self.member(said.member)?, said.member);
         let message = context.sets(member, &said.digest);
@@ -159,14 +160,14 @@ impl OneshotAggregator {
         Signed { party: member, key, purpose: Purpose::Sets, message: &message, signature }.check()?;
         self.agreements.keep(said);
         let found = self.agreements.certificate();
-        // Once members are asked for their sums, under one certificate, it is too late.
+        // Members are asked for their sums under one certificate. After that, further agreements are too late.
         if !self.requested && found.0.len() >= self.setting.sharing.needed() {
             self.agreed = found;
         }
         Ok(member)
     }
 
-    /// Keeps whom a member accuses, which no proof comes with: see [`Aggregator::accused`].
+    /// Records a member's accusation without proof: see [`Aggregator::accused`].
     fn complained(&mut self, context: &RoundContext, complaint: &Complaint) -> Error {
         let Complaint { member, clients, .. } = complaint;
         match self.member(*member) {
@@ -190,10 +191,10 @@ impl OneshotAggregator {
         }
     }
 
-    /// Whether `member` proves that a client has sealed no share to it. Refuses the accusation of a client whose share is
-    /// good, as everybody with the shown secret can see.
+    /// Whether `member` proves that a client sent it an invalid share. Fails if the share is valid; the revealed secret
+    /// lets anyone check this.
     fn judge(&self, context: &RoundContext, member: ClientId, accused: &Accused) -> Result<bool> {
-        let of = |(place, party): (usize, &Party)| (party.id == member).then_some(place);
+        let of = |(place, party): (usize, &RosterEntry)| (party.id == member).then_some(place);
         let place = self.roster.members().enumerate().find_map(of);
         let (Some(place), Some(kept)) = (place, self.shares.get(&accused.client)) else {
             return Err(Error::frame(format!("member {member} accuses whom it was not asked about")));
@@ -209,7 +210,7 @@ impl OneshotAggregator {
         Ok(true)
     }
 
-    /// What an update holds, once its signature and its shares are checked.
+    /// The body of an update whose signature and shares are checked.
     fn checked<'a>(
         &self,
         claim: &Claim<'a, SIGNATURE_LEN>,
@@ -232,8 +233,8 @@ impl OneshotAggregator {
         bytes.chunks(sharing.combination_bytes()).map(|bytes| sharing.parse_combination(bytes)).collect()
     }
 
-    /// Where so many members have answered that as many as may lie are found: whose shares do not fit. With fewer, nothing
-    /// is said.
+    /// Finds inconsistent shares, once so many members have answered that the possible liars can be found. With fewer
+    /// answers it finds nothing.
     fn judge_shares(&self) -> Judged {
         let (sharing, most) = (&self.setting.sharing, self.setting.params.corrupt_members);
         let mut judged = Judged::default();
@@ -241,13 +242,14 @@ impl OneshotAggregator {
         if found < most {
             return judged;
         }
-        let there = |(_, member): &(usize, &Party)| self.answers.contains_key(&member.id);
+        let there = |(_, member): &(usize, &RosterEntry)| self.answers.contains_key(&member.id);
         let (places, ids): (Vec<usize>, Vec<ClientId>) =
             self.roster.members().enumerate().filter(there).map(|(place, member)| (place, member.id)).unzip();
         for (k, client) in self.shares.keys().enumerate() {
             let said: Vec<&Combination> = ids.iter().map(|id| &self.answers[id].1[k]).collect();
             let odd = sharing.disagreeing_shares(&places, &said, found);
-            // At most `most` members lie: with more that do not fit, an honest one was given another share.
+            // At most `most` members lie. If more shares are inconsistent, the client gave an honest member a wrong
+            // share.
             if odd.as_ref().is_none_or(|odd| odd.len() > most) {
                 judged.liars.insert(*client);
             }
@@ -258,7 +260,7 @@ impl OneshotAggregator {
         judged
     }
 
-    /// Answers that fit, as far as combinations have shown.
+    /// The number of consistent answers, as far as combinations show.
     fn fitting(&self) -> usize {
         if self.judged.spoilt {
             return 0;
@@ -266,10 +268,10 @@ impl OneshotAggregator {
         self.answers.keys().filter(|member| !self.judged.odd.contains(member)).count()
     }
 
-    /// Refuses shares that were sealed to other prekeys than clients were given.
+    /// Fails for shares that were encrypted to other prekeys than clients were given.
     fn check_given(&self, client: ClientId, sealed: &[SealedShare<'_>]) -> Result<()> {
         let Some(given) = &self.given else { return Ok(()) };
-        let other = |(member, share): &(&Party, &SealedShare<'_>)| {
+        let other = |(member, share): &(&RosterEntry, &SealedShare<'_>)| {
             given.get(&member.id).copied().unwrap_or_default() != share.number
         };
         match self.roster.members().zip(sealed).find(other) {
@@ -300,7 +302,7 @@ impl Aggregator for OneshotAggregator {
         Some(self)
     }
 
-    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         if self.agreeing() || self.missing() > 0 {
             return Err(Error::Committee { answers: self.fitting(), needed: self.setting.sharing.needed() });
@@ -326,7 +328,7 @@ impl CommitteeRound for OneshotAggregator {
         }
         self.requested = true;
         let agreed = self.agreed.write();
-        let request = |(place, member): (usize, &Party)| {
+        let request = |(place, member): (usize, &RosterEntry)| {
             let mut payload = [common.as_slice(), &agreed].concat();
             for kept in self.shares.values() {
                 payload.extend(kept.statement());
@@ -334,8 +336,8 @@ impl CommitteeRound for OneshotAggregator {
             }
             (member.id, header.frame(&payload))
         };
-        // Who has not agreed does not answer, and who lacks a share cannot.
-        let asked = |(place, member): &(usize, &Party)| {
+        // Members that have not agreed do not answer, and members without a share cannot.
+        let asked = |(place, member): &(usize, &RosterEntry)| {
             (self.agreed.0.is_empty() || self.agreed.0.contains_key(&member.id))
                 && self.shares.values().all(|kept| kept.sealed[*place].len() > NO_SHARE.len())
         };
@@ -343,7 +345,7 @@ impl CommitteeRound for OneshotAggregator {
     }
 
     fn answer(&mut self, frame: &[u8]) -> Result<ClientId> {
-        let asked = self.asked.as_ref().ok_or_else(|| Error::frame("an answer to what nobody has asked"))?;
+        let asked = self.asked.as_ref().ok_or_else(|| Error::frame("an answer without a request"))?;
         let found = wire::parse(frame)?;
         let kind = found.header.kind;
         if found.header != (Header { kind, layout: Vec::new(), ..asked.clone() }) {
@@ -369,7 +371,7 @@ impl CommitteeRound for OneshotAggregator {
         }
         let combined = self.combinations(combined)?;
         let member = answer.member;
-        // The first answer stands; a second one of the same sum differs in its randomness only.
+        // The first answer stands. A second one for the same sum differs only in its randomness.
         self.answers.entry(member).or_insert((answer, combined));
         self.judged = self.judge_shares();
         Ok(member)
@@ -407,15 +409,15 @@ impl CommitteeRound for OneshotAggregator {
     }
 }
 
-/// `frame`, an aggregate, with the keys for `reader` only: what each of many readers needs.
-pub(super) fn addressed(setting: &Setting, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
+/// The aggregate `frame`, with only the keys that `reader` needs.
+pub(super) fn for_reader(setting: &Setting, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
     let found = wire::parse_kind(frame, Kind::Aggregate)?;
     if setting.params.reveal == Reveal::Server {
         return Ok(frame.to_vec());
     }
     let (payload, tag) = Tag::split(found.payload)?;
     let (answers, length) = read_all(setting, payload)?;
-    let answers: Vec<Answer> = answers.into_iter().map(|answer| answer.addressed(reader)).collect();
+    let answers: Vec<Answer> = answers.into_iter().map(|answer| answer.for_reader(reader)).collect();
     let mut out = write_all(&answers);
     out.extend_from_slice(&payload[length..]);
     out.extend_from_slice(&tag.to_bytes());

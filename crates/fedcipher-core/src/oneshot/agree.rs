@@ -1,12 +1,17 @@
-//! How a committee agrees on which sums exist, before it answers for one: members that no sum has in common could each
-//! keep to the rule of sets, and their sums together would not.
+//! The agreement of a committee on the sums that exist, before it answers for one. Without it, two members that have no
+//! sum in common could each keep the rule of sets, while their sums together break it.
 //!
-//! A member remembers a set, durably, and signs the groups that all sets of its memory make then. It answers for the set
-//! only where enough members have signed the same groups. What a member remembers grows. Each two times that enough members
-//! have signed have an honest member in common, so one of these groups refines the other: all sets that are ever answered
-//! for are parts of one division, which honest members have checked.
+//! A member remembers a set, durably, and signs the groups that all sets of its memory then form. It answers for the
+//! set
+//! only if enough members have signed the same groups. A member's memory only grows. Any two groupings that enough
+//! members
+//! have signed have an honest member in common, so one of them refines the other. So all sets that are ever answered
+//! for
+//! are unions of groups in one division, which honest members have checked.
 //!
-//! Members that remember other sets, of broken-off rounds or of other rosters, say them, and the server tells the others.
+//! A member that remembers other sets, of interrupted rounds or of other rosters, reports them. The server passes them
+//! on
+//! to the other members.
 
 use super::roster::Roster;
 use super::statement::RoundContext;
@@ -18,12 +23,12 @@ use crate::wire::Reader;
 use crate::{ClientId, Error, Result};
 use std::collections::BTreeMap;
 
-/// Sets of one memory, each with the least that a group of its clients may have.
+/// Sets of one memory, each with the smallest size that a group of its clients may have.
 pub type Sets = Vec<(u64, Vec<Name>)>;
 
 const NAME_LEN: usize = size_of::<Name>();
-/// Clients of all sets of a proposal together.
-const MOST_NAMES: usize = 1 << 20;
+/// The number of clients in all sets of a proposal.
+const MAX_NAMES: usize = 1 << 20;
 
 /// `sets u32 | of each: least u64 | clients u32 | names`.
 pub fn write_sets(sets: &Sets) -> Vec<u8> {
@@ -41,8 +46,8 @@ pub fn read_sets(r: &mut Reader<'_>) -> Result<Sets> {
     for _ in 0..r.u32()? {
         let (least, clients) = (r.u64()?, r.u32()? as usize);
         names += clients;
-        if names > MOST_NAMES || least == 0 || clients == 0 {
-            return Err(Error::frame("a proposal with sets of nobody, or of too many"));
+        if names > MAX_NAMES || least == 0 || clients == 0 {
+            return Err(Error::frame("a proposal with empty sets, or with too many clients"));
         }
         let (clients, _) = r.bytes(clients * NAME_LEN)?.as_chunks::<NAME_LEN>();
         sets.push((least, clients.iter().map(|name| Name::from_le_bytes(*name)).collect()));
@@ -50,24 +55,25 @@ pub fn read_sets(r: &mut Reader<'_>) -> Result<Sets> {
     Ok(sets)
 }
 
-/// The groups of `memory` as sets.
+/// The groups of `memory`, written as sets.
 fn sets_of(memory: &SetMemory) -> Sets {
     memory.groups().into_iter().map(|clients| (memory.least(&clients), clients)).collect()
 }
 
-/// What a member says of a proposal.
+/// A member's reply to a proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreement {
     pub member: ClientId,
-    /// Of the groups.
+    /// The digest of the groups.
     pub digest: [u8; 32],
     pub signature: [u8; SIGNATURE_LEN],
-    /// The groups, where there are others than the set itself under the committee's minimum.
+    /// The groups, unless they consist of the set itself under the committee's minimum.
     pub sets: Sets,
 }
 
 impl Agreement {
-    /// By `member`, whose signatures `sign` makes, which remembers these `groups`; `minimum` is the committee's.
+    /// The agreement of `member` to the `groups` that it remembers. `sign` makes its signatures; `minimum` is the
+    /// committee's.
     pub fn make(
         member: ClientId,
         context: &RoundContext,
@@ -95,12 +101,12 @@ impl Agreement {
     }
 }
 
-/// Names groups.
+/// The digest that names groups.
 pub fn digest_of(groups: &SetMemory) -> [u8; 32] {
     sha256(&[&groups.to_bytes()])
 }
 
-/// Enough members' signatures under one division into groups.
+/// The signatures of enough members under one division into groups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Certificate(pub BTreeMap<ClientId, [u8; SIGNATURE_LEN]>);
 
@@ -127,7 +133,7 @@ impl Certificate {
         Ok(Certificate(made))
     }
 
-    /// Refuses it where fewer than `needed` members of the roster have signed these groups.
+    /// Fails if fewer than `needed` members of the roster have signed these groups.
     pub fn check(&self, roster: &Roster, context: &RoundContext, groups: &SetMemory, needed: usize) -> Result<()> {
         let digest = digest_of(groups);
         let messages: Vec<Vec<u8>> = self.0.keys().map(|member| context.sets(*member, &digest)).collect();
@@ -147,11 +153,11 @@ impl Certificate {
     }
 }
 
-/// At the server: the members' agreements to the present proposal.
+/// The server's collection of agreements to the current proposal.
 #[derive(Debug, Default)]
 pub struct Agreements {
     said: BTreeMap<ClientId, Agreement>,
-    /// Sets that were proposed beside the round's own.
+    /// Sets that were proposed in addition to the round's own.
     others: Sets,
 }
 
@@ -169,8 +175,8 @@ impl Agreements {
         Certificate(by_digest.into_values().max_by_key(BTreeMap::len).unwrap_or_default())
     }
 
-    /// The sets to propose next beside the round's own. Members that have not agreed have said which sets they remember.
-    /// Sets that more members say than may lie come first, and then the sets that any member says.
+    /// The sets to propose next, in addition to the round's own. Members that did not agree have reported the sets that
+    /// they remember. Sets reported by more members than may lie come first, and then the sets that any member reports.
     pub fn again(&mut self, corrupt_members: usize) -> &Sets {
         let mut claims = BTreeMap::<&(u64, Vec<Name>), usize>::new();
         for set in self.said.values().flat_map(|said| &said.sets) {

@@ -1,12 +1,12 @@
-//! What a member returns: its sum of shares, for the readers or in the clear, and who may not go unnoticed if it is
-//! false, its signature. The sum of pads in it is never in the clear: with it the server could find the key of tags.
+//! A member's answer: its sum of shares, for the readers or in the clear, and its signature, which proves a false sum.
+//! The sum of pads is never in the clear, because the server could compute the MAC key from it.
 
-use super::roster::Party;
+use super::roster::RosterEntry;
 use super::sealed_share::Exported;
 use super::sealing::OVERHEAD;
 use super::sharing::Shares;
 use super::statement::RoundContext;
-use super::{Place, Reveal, Setting};
+use super::{Reveal, RosterSeat, Setting};
 use crate::mac::TAG_LEN;
 use crate::mac::field::Element;
 use crate::prf::KeyStream;
@@ -18,27 +18,27 @@ use crate::{ClientId, Error, Result};
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
-/// Bytes of the key that a sum is encrypted with, and of it sealed to a reader, with the reader's number.
+/// Bytes of the key that encrypts a sum, and of that key encrypted to a reader with the reader's number.
 const KEY_LEN: usize = 32;
 const WRAP_LEN: usize = 4 + KEY_LEN + OVERHEAD;
 
-/// A member's answer as it travels.
+/// A member's answer on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub member: ClientId,
     sum: Vec<u8>,
-    /// Of the combinations of each client's share, which only the server is sent.
+    /// The digest of the combinations of each client's share. Only the server receives the combinations.
     pub combined: [u8; 32],
     signature: [u8; SIGNATURE_LEN],
-    /// The sum's key for each reader; none where the sum is in the clear.
+    /// The sum's key for each reader; empty if the sum is in the clear.
     wraps: Vec<(ClientId, Vec<u8>)>,
 }
 
 impl Answer {
-    /// Of `sum`, by `member`, whose place this is, for the clients in `of`.
+    /// The answer of `member`, whose place this is, with the `sum` of the clients in `of`.
     pub fn make(
         setting: &Setting,
-        place: &Place,
+        place: &RosterSeat,
         member: ClientId,
         context: &RoundContext,
         of: &[Contribution],
@@ -50,12 +50,12 @@ impl Answer {
         let mut sum = [secrets.as_slice(), &pads.to_wire()].concat();
         let mut wraps = Vec::new();
         if setting.params.reveal == Reveal::Clients {
-            // The signature covers what leaves, so the stream needs no tag of its own; its key is used once.
+            // The signature covers the ciphertext, so the stream needs no tag of its own. Its key is used once.
             let mut stream = KeyStream::from_os()?;
             stream.apply(&mut sum);
             let key = stream.into_key();
-            let wrap = |reader: &Party| {
-                Ok((reader.id, reader.sealing()?.seal(&context.key_info(member, reader.id), key.as_slice())?))
+            let wrap = |reader: &RosterEntry| {
+                Ok((reader.id, reader.sealing()?.hpke_seal(&context.key_info(member, reader.id), key.as_slice())?))
             };
             wraps = place.roster.readers().collect::<Vec<_>>().into_par_iter().map(wrap).collect::<Result<_>>()?;
         }
@@ -89,9 +89,9 @@ impl Answer {
         Ok(Answer { member, sum, combined, signature, wraps })
     }
 
-    /// Whether it is what `party`, of the committee, has signed for these clients.
+    /// Whether the committee member `party` has signed the answer for these clients.
     #[must_use]
-    pub fn is_of(&self, party: &Party, context: &RoundContext, of: &[Contribution]) -> bool {
+    pub fn is_of(&self, party: &RosterEntry, context: &RoundContext, of: &[Contribution]) -> bool {
         let message = signed(context, of, self.member, &self.sum, &self.combined);
         let signed = Signed {
             party: self.member,
@@ -103,13 +103,14 @@ impl Answer {
         party.id == self.member && party.roles.member && signed.holds()
     }
 
-    /// Its sum, for the reader whose place this is; or without pads for anybody, where it is in the clear.
+    /// Decrypts the sum for the reader whose place this is. If the sum is in the clear, anyone can read it, without the
+    /// pads.
     pub fn open(
         &self,
         setting: &Setting,
         context: &RoundContext,
         of: &[Contribution],
-        own: Option<(&Place, ClientId)>,
+        own: Option<(&RosterSeat, ClientId)>,
     ) -> Result<Shares> {
         let mut sum = Zeroizing::new(self.sum.clone());
         if let Some((place, reader)) = own.filter(|_| setting.params.reveal == Reveal::Clients) {
@@ -127,30 +128,29 @@ impl Answer {
         Ok(shares)
     }
 
-    /// Without other readers' keys.
+    /// The answer without the keys of other readers.
     #[must_use]
-    pub fn addressed(mut self, reader: ClientId) -> Self {
+    pub fn for_reader(mut self, reader: ClientId) -> Self {
         self.wraps.retain(|(id, _)| *id == reader);
         self
     }
 }
 
-/// What a member signs of its answer.
+/// The bytes that a member signs of its answer.
 fn signed(context: &RoundContext, of: &[Contribution], member: ClientId, sum: &[u8], combined: &[u8; 32]) -> Vec<u8> {
     [context.answer(of, member, sum).as_slice(), combined].concat()
 }
 
-/// What hides the sum of pads beside this sum of secrets from the server. A member answers for a client once a round, so
-/// nothing else is hidden by it.
-fn veil(place: &Place, context: &RoundContext, of: &[Contribution], member: ClientId, secrets: &[u8]) -> Element {
+/// Hides the sum of pads from the server. A member answers for a client once a round, so the mask hides nothing else.
+fn veil(place: &RosterSeat, context: &RoundContext, of: &[Contribution], member: ClientId, secrets: &[u8]) -> Element {
     place.mac.veil(&context.answer(of, member, secrets))
 }
 
-/// A client that has sealed to a member what is no share.
+/// A client that has sent a member an invalid share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accused {
     pub client: ClientId,
-    /// The secret that the share was sealed with, as proof; none where the client has signed another.
+    /// The secret of the share, as proof; `None` if the client has signed another secret.
     pub shown: Option<Exported>,
 }
 
@@ -171,7 +171,7 @@ impl Accused {
     }
 }
 
-/// What a member sends in place of an answer where clients have sealed to it what is no share.
+/// A member's reply in place of an answer, if clients have sent it invalid shares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Complaint {
     pub member: ClientId,
@@ -180,8 +180,8 @@ pub struct Complaint {
 }
 
 impl Complaint {
-    /// By `member`, whose place this is.
-    pub fn make(place: &Place, member: ClientId, context: &RoundContext, clients: Vec<Accused>) -> Result<Self> {
+    /// The complaint of `member`, whose place this is.
+    pub fn make(place: &RosterSeat, member: ClientId, context: &RoundContext, clients: Vec<Accused>) -> Result<Self> {
         let signature = place.identity.sign(Purpose::Complaint, &context.complaint(member, &listed(&clients)))?;
         Ok(Complaint { member, clients, signature })
     }
@@ -190,9 +190,9 @@ impl Complaint {
         [&self.member.to_le_bytes()[..], &self.signature, &listed(&self.clients)].concat()
     }
 
-    /// Whether it is what `party` has signed.
+    /// Whether `party` has signed the complaint.
     #[must_use]
-    pub fn is_of(&self, party: &Party, context: &RoundContext) -> bool {
+    pub fn is_of(&self, party: &RosterEntry, context: &RoundContext) -> bool {
         let message = context.complaint(self.member, &listed(&self.clients));
         let Complaint { member, signature, .. } = self;
         Signed { party: *member, key: &party.signing, purpose: Purpose::Complaint, message: &message, signature }
@@ -214,7 +214,7 @@ fn listed(clients: &[Accused]) -> Vec<u8> {
     clients.iter().flat_map(Accused::to_bytes).collect()
 }
 
-/// All answers of an aggregate: the beginning of its payload, behind its length.
+/// All answers of an aggregate, after their length. They begin the payload.
 pub fn write_all(answers: &[Answer]) -> Vec<u8> {
     let mut body = (answers.len() as u32).to_le_bytes().to_vec();
     answers.iter().for_each(|answer| answer.write(&mut body));
@@ -223,7 +223,7 @@ pub fn write_all(answers: &[Answer]) -> Vec<u8> {
     out
 }
 
-/// An aggregate's payload behind its answers.
+/// The part of an aggregate's payload after the answers.
 pub fn behind_answers(payload: &[u8]) -> Result<&[u8]> {
     let mut r = Reader::new(payload);
     let length = r.u32()? as usize;
@@ -231,7 +231,7 @@ pub fn behind_answers(payload: &[u8]) -> Result<&[u8]> {
     Ok(&payload[length + 4..])
 }
 
-/// (answers, bytes that they take) off the front of a payload.
+/// Reads answers from the front of a payload: (answers, bytes read).
 pub fn read_all(setting: &Setting, payload: &[u8]) -> Result<(Vec<Answer>, usize)> {
     let mut r = Reader::new(payload);
     let length = r.u32()? as usize;

@@ -1,37 +1,40 @@
-//! Which committees a server cannot split.
+//! The committees that a server cannot split.
 //!
-//! A server may ask some honest members for one set of clients and others for another; corrupt members give it their
-//! shares of both. Fewer than `threshold` shares of a sum say nothing. From `threshold` on they count as the whole sum,
-//! whatever `pack` is: they are equations in the packed coefficients, which are small
+//! A server may ask some honest members for one set of clients, and other honest members for another set. Corrupt
+//! members
+//! give it their shares of both. Fewer than `threshold` shares of a sum reveal nothing. From `threshold` on they count
+//! as
+//! the whole sum, whatever `pack` is: they are equations in the packed coefficients, which are small
 //! (`threshold_shares_of_a_packed_sum_can_tell_it`). So no two sets may reach `threshold`.
 
-use super::MOST_MEMBERS;
+use super::MAX_MEMBERS;
 use crate::{Error, Result};
 
-/// Whether a committee can answer, but never for two sets that have a client in common, and corrupt members alone say
-/// nothing. `tools/prove.py` reads this expression from here and proves that: Python must be able to read it too.
+/// Whether a committee can answer, can never answer for two sets with a client in common, and has corrupt members that
+/// alone reveal nothing. `tools/prove.py` reads this expression and proves these properties, so Python must be able to
+/// evaluate it too.
 #[must_use]
 pub fn holds(members: usize, threshold: usize, corrupt_members: usize, pack: usize) -> bool {
     (1 <= pack) & (threshold + pack <= members + 1) & (members + corrupt_members < 2 * threshold)
 }
 
-/// The first committee that holds of those with another threshold, then with less packed, then with more members.
+/// The nearest sound committee: with another threshold, then with a smaller `pack`, then with more members.
 fn nearest(members: usize, corrupt: usize, pack: usize) -> Option<(usize, usize, usize)> {
     let packs = |m| (1..=pack.clamp(1, m)).rev().map(move |p| (m, p));
-    let all = (members.max(1)..=MOST_MEMBERS).flat_map(packs).flat_map(|(m, p)| (1..=m).map(move |t| (m, t, p)));
+    let all = (members.max(1)..=MAX_MEMBERS).flat_map(packs).flat_map(|(m, p)| (1..=m).map(move |t| (m, t, p)));
     all.into_iter().find(|(m, t, p)| holds(*m, *t, corrupt, *p))
 }
 
-/// Refuses a committee that does not hold, and names one that does.
+/// Fails if a committee is unsound. The error names a sound one.
 pub fn check(members: usize, threshold: usize, corrupt: usize, pack: usize) -> Result<()> {
     let most = members.max(threshold).max(corrupt).max(pack);
-    if most <= MOST_MEMBERS && holds(members, threshold, corrupt, pack) {
+    if most <= MAX_MEMBERS && holds(members, threshold, corrupt, pack) {
         return Ok(());
     }
-    let near = |members| if corrupt < MOST_MEMBERS { nearest(members, corrupt, pack) } else { None };
+    let near = |members| if corrupt < MAX_MEMBERS { nearest(members, corrupt, pack) } else { None };
     let Some((m, t, p)) = near(members).or_else(|| near(1)) else {
         let reason =
-            format!("no {MOST_MEMBERS} members withstand {corrupt} of their own; take {} at most", MOST_MEMBERS - 1);
+            format!("no {MAX_MEMBERS} members withstand {corrupt} of their own; take {} at most", MAX_MEMBERS - 1);
         return Err(Error::parameter("corrupt_members", reason));
     };
     let why = if threshold.saturating_add(pack) > members + 1 {
@@ -61,14 +64,15 @@ mod tests {
 
     const CLIENTS: usize = 8;
 
-    /// Of each member: the disjoint sets that it is asked for. The first members are corrupt and show every client's share.
+    /// The disjoint sets that each member is asked for. The first members are corrupt and reveal every client's share.
     type Asked = Vec<Vec<Vec<usize>>>;
 
-    /// All that follows about secrets from what members say: rows of linear forms in each client's packed coefficients.
+    /// Everything that the members' answers reveal about secrets: rows of linear forms in each client's packed
+    /// coefficients.
     fn leaks(sharing: &Sharing, pack: usize, asked: &Asked) -> Vec<Vec<u64>> {
         let f = sharing.field;
         let known = sharing.needed();
-        // Of a client first what it draws, then what it shares.
+        // Per client: first the drawn values, then the shared values.
         let drawn = (known - pack) * CLIENTS;
         let column = |client: usize, k: usize| {
             if k < pack { drawn + client * pack + k } else { client * (known - pack) + k - pack }
@@ -82,7 +86,7 @@ mod tests {
                 rows.push(row);
             }
         }
-        // Gauss: what is left without anything drawn.
+        // Gaussian elimination. The remaining rows are free of drawn values.
         let mut done = 0;
         for at in 0..known * CLIENTS {
             let Some(pivot) = (done..rows.len()).find(|r| rows[*r][at] != 0) else { continue };
@@ -99,7 +103,7 @@ mod tests {
         none_drawn.map(|row| row[drawn..].to_vec()).filter(|row| row.iter().any(|v| *v != 0)).collect()
     }
 
-    /// The fewest clients that no leak tells apart, of those that any leak is about.
+    /// The smallest number of clients that no leak distinguishes, among clients in any leak.
     fn fewest_alike(leaks: &[Vec<u64>], pack: usize) -> Option<usize> {
         let of = |client: usize| leaks.iter().map(|row| &row[client * pack..(client + 1) * pack]).collect::<Vec<_>>();
         let about = (0..CLIENTS).filter(|u| of(*u).iter().any(|v| v.iter().any(|x| *x != 0)));
@@ -110,7 +114,7 @@ mod tests {
         Sharing::new(pack, 84 * 12 + 1, members, threshold, pack).unwrap()
     }
 
-    /// Corrupt members' shares of each client, and of the others as `list` says.
+    /// The shares that members are asked for: corrupt members give each client's, the others as `list` says.
     fn asked(members: usize, corrupt: usize, list: impl Fn(usize) -> Vec<Vec<usize>>) -> Asked {
         let each: Vec<_> = (0..CLIENTS).map(|u| vec![u]).collect();
         (0..members).map(|m| if m < corrupt { each.clone() } else { list(m) }).collect()
@@ -122,7 +126,7 @@ mod tests {
         })
     }
 
-    /// Half of the others are asked for all clients, half for all but the last.
+    /// Half of the honest members are asked for all clients, the other half for all but the last.
     fn halves(members: usize, corrupt: usize) -> Asked {
         let all: Vec<usize> = (0..CLIENTS).collect();
         asked(members, corrupt, |m| vec![all[..CLIENTS - (m - corrupt) % 2].to_vec()])
@@ -137,8 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// Without a memory each honest member answers for one set, whichever: what all say together tells of no client
-        /// apart from `corrupt + 1` others.
+        /// Without a memory each honest member answers for one set, whichever it is. All answers together reveal
+        /// nothing about fewer than `corrupt + 2` clients.
         #[test]
         fn one_set_a_member_splits_no_committee(
             at: Index, sets in prop::collection::vec(prop::collection::vec(any::<bool>(), CLIENTS), 1..4),
@@ -176,13 +180,13 @@ mod tests {
         }
     }
 
-    /// All committees of up to seven that hold, and that have clients enough here.
+    /// All sound committees of up to seven members for which this test has enough clients.
     fn safe() -> Vec<(usize, usize, usize, usize)> {
         committees(7).filter(|(m, t, c, p)| holds(*m, *t, *c, *p) && 2 * (c + 2) <= CLIENTS).collect()
     }
 
-    /// Lists of any disjoint sets would not do: no two sets get `threshold` answers each, and the sums of three lists
-    /// together tell of one client. So members agree on a division before they answer for several sets.
+    /// Arbitrary lists of disjoint sets would be unsafe. No two sets get `threshold` answers each, but the sums of
+    /// three lists together reveal one client. So members agree on a division before they answer for several sets.
     #[test]
     fn lists_of_sets_that_no_division_has_split_a_committee() {
         let a = vec![vec![1, 2, 5, 6, 7], vec![3, 4]];
@@ -212,9 +216,10 @@ mod tests {
         assert!(refused > 1000 && check(64, 64, 64, 1).is_err() && check(64, 64, 63, 1).is_ok());
     }
 
-    /// Ten members, threshold 5 and pack 2, of whom six must answer: five are asked for eight clients, the others for all
-    /// but one of them. Five shares are one equation for each two coefficients. In a field for a thousand clients only
-    /// one pair of small numbers solves it, so both sums are read, and with them the secret of the one.
+    /// Ten members, threshold 5 and pack 2; six must answer. Five members are asked for eight clients, the others for
+    /// all but one of these. Five shares give one equation for each two coefficients. In a field for a thousand clients
+    /// only one pair of small numbers solves the equation. So both sums are revealed, and with them the secret of the
+    /// one client.
     #[test]
     fn threshold_shares_of_a_packed_sum_can_tell_it() {
         let n = 400;
@@ -225,7 +230,7 @@ mod tests {
         let pad = Element::default();
         let shares: Vec<_> = secrets.iter().map(|secret| sharing.split(secret, &pad).unwrap()).collect();
         let read = |clients: usize, members: [usize; 5]| {
-            // What the second coefficient is, given the first and the shares.
+            // The second coefficient as a function of the first and of the shares.
             let nodes = [vec![0], members.map(|m| m as u64 + 1).to_vec()].concat();
             let counts = f.lagrange(&nodes, f.neg(1));
             let sums = members.map(|m| {

@@ -1,17 +1,17 @@
-//! Which of some values do not lie on the polynomial that most of them lie on (Berlekamp and Welch, US patent 4,633,470;
-//! in the words of Gemmell and Sudan, "Highly resilient correctors for polynomials", 1992). All of it is public.
+//! Finds the values that are not on the polynomial of most of the others (Berlekamp and Welch, US patent 4,633,470; in
+//! the form of Gemmell and Sudan, "Highly resilient correctors for polynomials", 1992). All values are public.
 
 use super::field::Field;
 use crate::mac::field::Element;
 
-/// A field, as an object.
+/// A field.
 pub trait Numbers {
     type Number: Copy + PartialEq;
     fn of(&self, small: u64) -> Self::Number;
     fn add(&self, a: Self::Number, b: Self::Number) -> Self::Number;
     fn sub(&self, a: Self::Number, b: Self::Number) -> Self::Number;
     fn mul(&self, a: Self::Number, b: Self::Number) -> Self::Number;
-    /// Of what is not zero.
+    /// The inverse of a nonzero number.
     fn inverse(&self, a: Self::Number) -> Self::Number;
 }
 
@@ -66,13 +66,13 @@ impl Numbers for Tags {
     }
 }
 
-/// The value at `x` of the polynomial with these coefficients, the constant one first.
+/// The value at `x` of the polynomial with these coefficients, lowest degree first.
 fn at<F: Numbers>(f: &F, polynomial: &[F::Number], x: F::Number) -> F::Number {
     polynomial.iter().rev().fold(f.of(0), |value, c| f.add(f.mul(value, x), *c))
 }
 
-/// The places of `values` that do not lie on the polynomial of degree below `needed` on which all but `most` of them do;
-/// none where there is no such polynomial. `points` are different, at least `needed + 2 most`.
+/// The indices of `values` that are not on the polynomial of degree below `needed` through all but at most `most` of
+/// them; `None` if such a polynomial does not exist. `points` are distinct, and there are at least `needed + 2 most`.
 pub fn off<F: Numbers>(
     f: &F,
     points: &[F::Number],
@@ -80,14 +80,14 @@ pub fn off<F: Numbers>(
     needed: usize,
     most: usize,
 ) -> Option<Vec<usize>> {
-    // Mostly nothing is off.
+    // Usually all values are consistent.
     let polynomial = fitted(f, points, values, needed, 0).or_else(|| fitted(f, points, values, needed, most))?;
     let off: Vec<usize> = (0..points.len()).filter(|k| at(f, &polynomial, points[*k]) != values[*k]).collect();
     (off.len() <= most).then_some(off)
 }
 
-/// That polynomial: Q / E, where E is monic of degree `most`, Q of degree below `needed + most`, and Q(x) = y E(x) for
-/// each point.
+/// The polynomial Q / E. E is monic of degree `most`, Q has degree below `needed + most`, and Q(x) = y E(x) for each
+/// point.
 fn fitted<F: Numbers>(
     f: &F,
     points: &[F::Number],
@@ -108,7 +108,7 @@ fn fitted<F: Numbers>(
     quotient(f, numerator.to_vec(), locator)
 }
 
-/// A solution of linear equations, each with its right side last; none where they contradict each other.
+/// A solution of linear equations, each with its right side last; `None` if they contradict each other.
 fn solved<F: Numbers>(f: &F, mut rows: Vec<Vec<F::Number>>, unknown: usize) -> Option<Vec<F::Number>> {
     let zero = f.of(0);
     let mut pivots = Vec::new();
@@ -133,7 +133,7 @@ fn solved<F: Numbers>(f: &F, mut rows: Vec<Vec<F::Number>>, unknown: usize) -> O
     Some(solution)
 }
 
-/// `numerator` by the monic polynomial whose other coefficients are `low`; none where something is left.
+/// `numerator` divided by the monic polynomial with lower coefficients `low`; `None` if a remainder is left.
 fn quotient<F: Numbers>(f: &F, mut numerator: Vec<F::Number>, low: &[F::Number]) -> Option<Vec<F::Number>> {
     let degree = low.len();
     for top in (degree..numerator.len()).rev() {
@@ -187,7 +187,7 @@ mod tests {
             check(&Tags, needed, most, spare, &coefficients, &wrong);
         }
 
-        /// More are off than may be: no others are named in their place.
+        /// With more wrong values than `most`, no right value is named instead.
         #[test]
         fn of_what_lies_on_no_polynomial_nothing_is_found(
             needed in 1usize..6, most in 0usize..4, values in prop::collection::vec(any::<u64>(), 20),
@@ -197,7 +197,7 @@ mod tests {
             let points: Vec<u64> = (1..=n as u64).collect();
             let values: Vec<u64> = values[..n].iter().map(|v| f.of(*v)).collect();
             if let Some(found) = off(&f, &points, &values, needed, most) {
-                // By chance, below 2^-34: then all others do lie on one.
+                // A result has a probability below 2^-34. Then all other values are on one polynomial.
                 let kept: Vec<usize> = (0..n).filter(|k| !found.contains(k)).collect();
                 prop_assert!(found.len() <= most && kept.len() >= needed + most + 3);
             }

@@ -1,13 +1,15 @@
-//! Who opens an aggregate: a reader with the committee's answers, or the server where these are in the clear.
+//! Decryption of an aggregate: by a reader with the committee's answers, or by the server if these are in the clear.
 
 use super::answer::{behind_answers, read_all};
 use super::roster::Roster;
 use super::statement::RoundContext;
-use super::{Place, Setting};
+use super::{RosterSeat, Setting};
 use crate::codec::SumSink;
 use crate::keys::{ClientKey, ServerKey};
 use crate::mac::Tag;
-use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, Digest, PieceOpener, Proven, Receiver, open_pieces};
+use crate::protocol::{
+    CheckedHead, ClaimedSum, DecryptKernel, FrameDigest, PieceDecryptor, Proven, Receiver, open_pieces,
+};
 use crate::rlwe::decrypt::CipherOpener;
 use crate::wire::Header;
 use crate::{ClientId, Error, Result};
@@ -17,25 +19,25 @@ use std::sync::Arc;
 /// A reader of the roster.
 pub struct OneshotDecryptor {
     setting: Arc<Setting>,
-    place: Place,
+    place: RosterSeat,
     own: ClientId,
     receiver: Arc<Receiver>,
 }
 
 impl OneshotDecryptor {
-    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+    pub fn new(setting: Arc<Setting>, place: RosterSeat, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "reader", |roles| roles.reader)?;
         let receiver = place.as_holder(key, &setting, |holder| Receiver::of(holder, setting.params.rules(), state))?;
         Ok(OneshotDecryptor { setting, place, own: key.client, receiver: Arc::new(receiver) })
     }
 }
 
-/// The opener of an aggregate from its answers, which precede its ciphertexts in `payload`, with the sum of its clients'
-/// pads where `own` place has the key that hides it; and whose answers are false.
+/// The piece decryptor of an aggregate, from the answers before its ciphertexts in `payload`. Also the sum of its
+/// clients' pads, if `own` has the key that hides it, and the members whose answers are false.
 fn opener(
     setting: &Setting,
     (roster, digest): (&Roster, [u8; 32]),
-    own: Option<(&Place, ClientId)>,
+    own: Option<(&RosterSeat, ClientId)>,
     checked: &CheckedHead,
     payload: &[u8],
 ) -> Result<(CipherOpener, Vec<ClientId>)> {
@@ -43,7 +45,7 @@ fn opener(
     let (answers, prefix) = read_all(setting, payload)?;
     let context = RoundContext::of(digest, header);
     let mut sums = Vec::with_capacity(answers.len());
-    // What cannot be read is as false as what does not agree: the others may be enough.
+    // An unreadable answer counts as false. The other answers may be enough.
     let (mut unread, mut why) = (Vec::new(), None);
     for (place, member) in roster.members().enumerate() {
         let Some(answer) = answers.iter().find(|answer| answer.member == member.id) else { continue };
@@ -77,13 +79,13 @@ impl DecryptKernel for OneshotDecryptor {
         &self.receiver
     }
 
-    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>> {
         Ok(None)
     }
 
-    /// Readers are sent their own keys only, so what "the same aggregate" is does not depend on these.
+    /// The digest leaves out the readers' keys: each reader is sent its own keys only.
     fn digest(&self, _frame: &[u8], header: &Header, payload: &[u8], tag: Tag) -> Result<[u8; 32]> {
-        let mut digest = Digest::default();
+        let mut digest = FrameDigest::default();
         digest.update(&header.head(0));
         digest.update_by_many(behind_answers(payload)?);
         digest.update(&tag.to_bytes());
@@ -98,7 +100,7 @@ impl DecryptKernel for OneshotDecryptor {
     }
 }
 
-/// The server of `reveal="server"`. It has added the ciphertexts itself and has no key for tags, so it checks none.
+/// The server with `reveal="server"`. It has added the ciphertexts itself and has no MAC key, so it checks no tag.
 pub struct ServerDecryptor {
     setting: Arc<Setting>,
     roster: Roster,
@@ -118,7 +120,7 @@ impl DecryptKernel for ServerDecryptor {
         &self.receiver
     }
 
-    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>> {
         Ok(None)
     }
 

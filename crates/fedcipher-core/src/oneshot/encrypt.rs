@@ -1,18 +1,18 @@
-//! The client's side: a fresh secret and a fresh pad, the update under both, their shares sealed to the committee's
-//! prekeys, and a signature over all.
+//! A client's encryption: a fresh secret and a fresh pad, the update under both, their shares encrypted to the
+//! committee's prekeys, and a signature over everything.
 
 use super::prekeys::{Met, Published};
 use super::sealed_share::{Envelope, NO_SHARE, OVERHEAD};
 use super::statement::share_info;
-use super::{Place, Setting, signed};
+use super::{RosterSeat, Setting, signed};
 use crate::codec::{Layout, Update};
 use crate::committee::Prekeys;
 use crate::keys::{ClientKey, KeyTag};
 use crate::mac::field::Element;
-use crate::mac::{Hash, TAG_LEN};
+use crate::mac::{PolyEval, TAG_LEN};
 use crate::prf::Stream;
-use crate::protocol::{ClaimedRound, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
-use crate::rlwe::encrypt::{CipherSealer, cut};
+use crate::protocol::{ClaimedRound, EncryptKernel, Encryption, Piece, PieceEncryptor, Sender};
+use crate::rlwe::encrypt::{CipherEncryptor, cut};
 use crate::rlwe::params::Block;
 use crate::rlwe::ring::SecretNtt;
 use crate::scheme::Terms;
@@ -27,9 +27,9 @@ use zeroize::Zeroizing;
 
 pub struct OneshotEncryptor {
     setting: Arc<Setting>,
-    place: Place,
+    place: RosterSeat,
     tag: KeyTag,
-    /// The number of each member, in the order of shares.
+    /// The members' numbers, in the order of shares.
     members: Vec<ClientId>,
     met: Met,
     sender: Sender,
@@ -38,20 +38,20 @@ pub struct OneshotEncryptor {
 
 type Shares = Vec<Zeroizing<Vec<u8>>>;
 
-/// A secret and a pad for one update, and what their shares travel in.
+/// A secret and a pad for one update, with the shares of both and the envelopes for these.
 struct Fresh {
     round: RoundId,
     secret: Arc<SecretNtt>,
     pad: Zeroizing<Element>,
     shares: Shares,
-    /// One a member; none for who has published no prekey.
+    /// One envelope per member; `None` for a member without a published prekey.
     envelopes: Vec<Option<Envelope>>,
-    /// Whose it is: a process forked off must not use it again.
+    /// The process that made this. A forked process must not use it again.
     process: u32,
 }
 
 impl OneshotEncryptor {
-    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+    pub fn new(setting: Arc<Setting>, place: RosterSeat, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "client", |roles| roles.client)?;
         place.joined.iter().try_for_each(|joined| joined.check(&place.roster, setting.params.corrupt_clients))?;
         let sender = Sender::new(key, setting.params.rules(), state)?.of_roster(place.digest);
@@ -86,7 +86,7 @@ impl OneshotEncryptor {
         self.known().collect::<Vec<_>>().into_par_iter().map(to).collect()
     }
 
-    /// Refuses to go on with prekeys of fewer members than must answer; `refused` are others.
+    /// Fails if fewer members have a prekey than must answer. `refused` are the errors of rejected prekeys.
     fn check_prekeys(&self, refused: &[Error]) -> Result<()> {
         let (known, needed) = (self.known().flatten().count(), self.setting.sharing.needed());
         if known >= needed {
@@ -96,13 +96,13 @@ impl OneshotEncryptor {
         Err(Error::NoPrekeys { known, needed, refused })
     }
 
-    /// Whether its envelopes are to the newest prekeys.
+    /// Whether the envelopes are for the newest prekeys.
     fn is_current(&self, fresh: &Fresh) -> bool {
         let to = fresh.envelopes.iter().map(|envelope| envelope.as_ref().map(|e| e.number));
         to.eq(self.known().map(|prekey| prekey.map(|p| p.number)))
     }
 
-    fn begin(&mut self, terms: &Terms<'_>) -> Result<OneshotSealer> {
+    fn begin(&mut self, terms: &Terms<'_>) -> Result<OneshotPieces> {
         self.check_prekeys(&[])?;
         let d = Arc::clone(&self.setting.derived);
         let blocks = d.shape(terms.layout)?;
@@ -116,19 +116,19 @@ impl OneshotEncryptor {
         let Fresh { secret, pad, shares, envelopes, .. } = fresh;
         let claimed = claimed.with_pad(pad);
         let pieces = cut(&blocks, 0, Block::up_bytes);
-        let seed = claimed.stamp().signer.context.seed();
+        let seed = claimed.tag_maker().signer.context.seed();
         let (prefix, masks) = (Vec::new(), Vec::new());
-        let inner = CipherSealer { derived: d, secret, session: None, claimed, seed, prefix, masks, blocks, pieces };
-        Ok(OneshotSealer { inner, shares, envelopes, signing: self.place.identity.signer() })
+        let inner = CipherEncryptor { derived: d, secret, session: None, claimed, seed, prefix, masks, blocks, pieces };
+        Ok(OneshotPieces { inner, shares, envelopes, signing: self.place.identity.signer() })
     }
 }
 
 impl EncryptKernel for OneshotEncryptor {
-    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
-        Ok(Some(SealingFrame::new(self.begin(terms)?)))
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>> {
+        Ok(Some(Encryption::new(self.begin(terms)?)))
     }
 
-    /// The secret, the pad, their shares and what these travel in.
+    /// Makes the secret, the pad, their shares and the envelopes.
     fn precompute(&mut self, round: RoundId, _layout: &Layout, _plan: &[u8]) -> Result<()> {
         self.sender.reserve(round)?;
         self.ready = Some(self.fresh(round)?);
@@ -152,14 +152,14 @@ impl Prekeys for OneshotEncryptor {
     }
 }
 
-struct OneshotSealer {
-    inner: CipherSealer,
+struct OneshotPieces {
+    inner: CipherEncryptor,
     shares: Shares,
     envelopes: Vec<Option<Envelope>>,
     signing: SigningKey,
 }
 
-impl PieceSealer for OneshotSealer {
+impl PieceEncryptor for OneshotPieces {
     fn claimed(&self) -> &ClaimedRound {
         self.inner.claimed()
     }
@@ -172,23 +172,23 @@ impl PieceSealer for OneshotSealer {
         self.inner.pieces()
     }
 
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
-        self.inner.seal(index, update, out)
+    fn encrypt_piece(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval> {
+        self.inner.encrypt_piece(index, update, out)
     }
 
-    /// The sealed shares, tag and signature. Of the ciphertexts, and of other members' shares, a member is shown the
-    /// digest only.
-    fn end(&self, hash: Hash, ciphertexts: &[u8; 32]) -> Result<Vec<u8>> {
-        let stamp = self.claimed().stamp();
-        let data = stamp.signer.context.share_data(stamp.own, stamp.tag(hash), ciphertexts);
+    /// Writes the encrypted shares, the tag and the signature. A member sees only the digest of the ciphertexts and of
+    /// other members' shares.
+    fn end(&self, hash: PolyEval, ciphertexts: &[u8; 32]) -> Result<Vec<u8>> {
+        let tag_maker = self.claimed().tag_maker();
+        let data = tag_maker.signer.context.share_data(tag_maker.own, tag_maker.tag(hash), ciphertexts);
         let seal = |(envelope, share): (&Option<Envelope>, &Zeroizing<Vec<u8>>)| match envelope {
-            Some(envelope) => envelope.seal(&data, share),
+            Some(envelope) => envelope.encrypt_share(&data, share),
             None => Ok(NO_SHARE.to_vec()),
         };
         let sealed = self.envelopes.iter().zip(&self.shares).map(seal).collect::<Result<Vec<_>>>()?;
         let digests: Vec<u8> = sealed.iter().flat_map(|share| sha256(&[share])).collect();
-        let tag = stamp.tag(hash);
-        let message = stamp.signer.context.update(stamp.own, tag, &signed(ciphertexts, &digests));
+        let tag = tag_maker.tag(hash);
+        let message = tag_maker.signer.context.update(tag_maker.own, tag, &signed(ciphertexts, &digests));
         let signature = self.signing.sign(Purpose::Update, &message)?;
         Ok([sealed.concat().as_slice(), &tag.to_bytes(), &signature].concat())
     }

@@ -1,8 +1,8 @@
-//! F_p for a small prime p: where secrets are shared.
+//! The field F_p for a small prime p, in which secrets are shared.
 
 use crate::{Error, Result};
 
-/// A prime field of up to 31 bits. All products of secrets are constant in time: no division, no branch.
+/// A prime field of up to 31 bits. All products of secrets take constant time, without a division or a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
     p: u64,
@@ -15,10 +15,10 @@ fn is_prime(n: u64) -> bool {
 }
 
 impl Field {
-    /// The largest prime of as few bits as hold `values` different numbers.
+    /// The field of the largest prime with as few bits as hold `values` different numbers.
     pub fn holding(values: u64) -> Result<Self> {
         let bits = (u64::BITS - values.leading_zeros()).max(3);
-        // Below 2^bits there is a prime that is not below `values`, or there is one of one bit more.
+        // Either there is a prime between `values` and 2^bits, or one of one more bit.
         let found = (bits..=31)
             .find_map(|bits| (values.max(1 << (bits - 1))..1 << bits).rev().take(1 << 12).find(|n| is_prime(*n)));
         let p = found.ok_or_else(|| {
@@ -45,7 +45,7 @@ impl Field {
         self.once(self.once(x - q * self.p))
     }
 
-    /// x or x - p, whichever is in range, for x < 2 p.
+    /// Reduces x < 2 p to x or x - p.
     fn once(self, x: u64) -> u64 {
         let less = x.wrapping_sub(self.p);
         less.wrapping_add(self.p & ((less as i64) >> 63) as u64)
@@ -66,7 +66,7 @@ impl Field {
         self.reduce(a * b)
     }
 
-    /// A small signed number.
+    /// The element of a small signed number.
     #[must_use]
     pub fn lift(self, small: i64) -> u64 {
         (small as u64).wrapping_add(self.p & (small >> 63) as u64)
@@ -79,7 +79,7 @@ impl Field {
         a as i64 - (self.p as i64 & (half >> 63))
     }
 
-    /// `1 / a` for a public a that is not zero (Fermat).
+    /// `1 / a` for a public, nonzero a (Fermat).
     #[must_use]
     pub fn inverse(self, a: u64) -> u64 {
         let (mut out, mut base, mut exponent) = (1, a, self.p - 2);
@@ -93,8 +93,8 @@ impl Field {
         out
     }
 
-    /// By how much the value at each of `nodes` counts for the value at `at` of the polynomial through all of them
-    /// (Lagrange). Nodes and `at` are public and different.
+    /// The weight of the value at each of `nodes` in the value at `at`, on the polynomial through all of them
+    /// (Lagrange). Nodes and `at` are public and distinct.
     #[must_use]
     pub fn lagrange(self, nodes: &[u64], at: u64) -> Vec<u64> {
         let factor = |x: u64, but: u64| {

@@ -1,6 +1,7 @@
-//! A party's own keys: Ed25519 and ML-DSA-65 together to sign, X-Wing to be sealed to. Nobody else makes or holds them.
+//! A party's own keys: Ed25519 and ML-DSA-65 together for signatures, X-Wing for encryption to the party. Only the
+//! party makes and holds them.
 
-use super::sealing::{self, Secret};
+use super::sealing::{self, HpkeSecretKey};
 use crate::sign::hybrid::{self, SIGNATURE_LEN};
 use crate::sign::{Purpose, SEED_LEN, SigningKey, VERIFY_LEN};
 use crate::statement::sha256;
@@ -15,11 +16,11 @@ pub const IDENTITY_LEN: usize = SEED_LEN + sealing::SECRET_LEN;
 pub struct Identity {
     pub signing: SigningKey,
     both: hybrid::SigningKey,
-    pub secret: Secret,
+    pub secret: HpkeSecretKey,
     bytes: Zeroizing<[u8; IDENTITY_LEN]>,
 }
 
-/// Of a party's public keys, for people to compare: what it signs with, and what it is sealed to.
+/// The fingerprint of a party's public keys, for people to compare.
 pub(super) fn fingerprint(verify_keys: &[u8], sealed_to: &[u8]) -> [u8; 32] {
     sha256(&[b"fedcipher card 1\0", verify_keys, sealed_to])
 }
@@ -36,7 +37,7 @@ impl Identity {
         Identity::of(&SigningKey::generate()?, &seal)
     }
 
-    /// From its two halves.
+    /// An identity from its signing key and its HPKE secret key.
     pub fn of(signing: &SigningKey, sealing: &[u8]) -> Result<Self> {
         Identity::from_bytes(&Zeroizing::new([signing.seed().as_slice(), sealing].concat()))
     }
@@ -50,7 +51,7 @@ impl Identity {
         let mut seed = Zeroizing::new([0u8; SEED_LEN]);
         seed.copy_from_slice(sign);
         let signing = SigningKey::from_seed(&seed);
-        Ok(Identity { both: signing.clone().into(), signing, secret: Secret::parse(seal)?, bytes })
+        Ok(Identity { both: signing.clone().into(), signing, secret: HpkeSecretKey::parse(seal)?, bytes })
     }
 
     /// Serialised form; it holds the secrets.
@@ -59,25 +60,25 @@ impl Identity {
         self.bytes.as_slice()
     }
 
-    /// The half that is sealed to.
+    /// The HPKE public key.
     #[must_use]
     pub fn sealing(&self) -> &[u8] {
         &self.bytes[SEED_LEN..]
     }
 
-    /// The Ed25519 half of what others check signatures with: it names the party.
+    /// The Ed25519 half of the verification keys. It names the party.
     #[must_use]
     pub fn verify_key(&self) -> [u8; VERIFY_LEN] {
         self.signing.verify_key()
     }
 
-    /// What others check this party's signatures with.
+    /// The party's verification keys.
     #[must_use]
     pub fn verify_keys(&self) -> [u8; hybrid::VERIFY_LEN] {
         self.both.verify_key()
     }
 
-    /// Of the public keys, for people to compare.
+    /// The fingerprint of the public keys, for people to compare.
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         fingerprint(&self.verify_keys(), &self.secret.public())
@@ -87,7 +88,7 @@ impl Identity {
         self.both.sign(purpose, message)
     }
 
-    /// What signs, for another object of this party.
+    /// The signing keys, for another object of this party.
     #[must_use]
     pub fn signer(&self) -> hybrid::SigningKey {
         self.both.clone()

@@ -1,9 +1,10 @@
-//! Who has joined a roster, as far as a party knows. Whoever makes a roster can make two, or exchange parties in it on the
-//! way. A party that trusts no maker encrypts only under a roster that all members and most clients have signed. Of two
-//! rosters that list the same clients, honest clients sign one, and `corrupt_clients` others both. So the two do not both
-//! get more than (clients + `corrupt_clients`) / 2 signatures. Two rosters that list different clients can both get enough.
+//! The parties that have joined a roster, as far as a party knows. The maker of a roster could make two, or exchange
+//! parties in transit. A party that trusts no maker encrypts only under a roster that all members and most clients have
+//! signed. Of two rosters that list the same clients, honest clients sign one, and `corrupt_clients` others sign both.
+//! So at most one of them gets more than (clients + `corrupt_clients`) / 2 signatures. Two rosters that list different
+//! clients can both get enough.
 
-use super::roster::{Party, Roster};
+use super::roster::{Roster, RosterEntry};
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed};
 use crate::wire::Reader;
@@ -11,20 +12,20 @@ use crate::{ClientId, Error, Result};
 use std::collections::BTreeSet;
 
 const MAGIC: [u8; 8] = *b"FEDJOIN1";
-/// Names that an error lists.
-const MOST_NAMES: usize = 8;
+/// The number of names that an error lists.
+const MAX_NAMES: usize = 8;
 
 /// The numbers of parties whose signatures of the roster's fingerprint have been checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Joined(pub BTreeSet<ClientId>);
 
 impl Joined {
-    /// What follows the roster in a party's key: nothing, where the party trusts the roster's maker.
+    /// Reads the part of a party's key after the roster: nothing, if the party trusts the roster's maker.
     pub fn read(mut r: Reader<'_>) -> Result<Option<Self>> {
         if r.clone().rest().is_empty() {
             return Ok(None);
         }
-        let damaged = |_| Error::Key { reason: "what it says of who has joined is damaged; join again".into() };
+        let damaged = |_| Error::Key { reason: "its list of joined parties is damaged; join again".into() };
         if r.array::<8>().map_err(damaged)? != MAGIC {
             return Err(damaged(Error::frame("")));
         }
@@ -40,7 +41,7 @@ impl Joined {
         [&MAGIC[..], &(self.0.len() as u32).to_le_bytes()].concat().into_iter().chain(ids).collect()
     }
 
-    /// With `own`, and the parties of these signatures.
+    /// The parties of these signatures and `own`, added to those known.
     pub fn with(
         mut self,
         roster: &Roster,
@@ -50,7 +51,7 @@ impl Joined {
     ) -> Result<Self> {
         self.0.insert(own);
         for (id, signature) in more {
-            let Party { signing: key, .. } = roster.get(*id).ok_or_else(|| {
+            let RosterEntry { signing: key, .. } = roster.get(*id).ok_or_else(|| {
                 Error::parameter("joined", format!("the roster has no party {id}; take the files of this roster"))
             })?;
             Signed { party: *id, key, purpose: Purpose::Roster, message: fingerprint, signature }.check()?;
@@ -59,10 +60,10 @@ impl Joined {
         Ok(self)
     }
 
-    /// Refuses a roster that a member has not joined, or no more than (clients + corrupt_clients) / 2 clients.
+    /// Fails if a member has not joined the roster, or if no more than (clients + corrupt_clients) / 2 clients have.
     pub fn check(&self, roster: &Roster, corrupt_clients: usize) -> Result<()> {
-        let away: Vec<&Party> = roster.parties().filter(|party| !self.0.contains(&party.id)).collect();
-        let members: Vec<&Party> = away.iter().copied().filter(|party| party.roles.member).collect();
+        let away: Vec<&RosterEntry> = roster.parties().filter(|party| !self.0.contains(&party.id)).collect();
+        let members: Vec<&RosterEntry> = away.iter().copied().filter(|party| party.roles.member).collect();
         let clients = roster.cohort().len();
         let have = clients - away.iter().filter(|party| party.roles.client).count();
         let needed = (clients + corrupt_clients) / 2 + 1;
@@ -71,17 +72,17 @@ impl Joined {
             missing.push(format!("without members {}", names(&members)));
         }
         if have < needed {
-            let others: Vec<&Party> = away.into_iter().filter(|party| party.roles.client).collect();
+            let others: Vec<&RosterEntry> = away.into_iter().filter(|party| party.roles.client).collect();
             missing.push(format!("{have} of {clients} clients where {needed} must, without {}", names(&others)));
         }
         if missing.is_empty() { Ok(()) } else { Err(Error::NotJoined { missing: missing.join("; ") }) }
     }
 }
 
-fn names(parties: &[&Party]) -> String {
-    let mut names: Vec<String> = parties.iter().take(MOST_NAMES).map(|party| format!("{:?}", party.name)).collect();
-    if parties.len() > MOST_NAMES {
-        names.push(format!("{} more", parties.len() - MOST_NAMES));
+fn names(parties: &[&RosterEntry]) -> String {
+    let mut names: Vec<String> = parties.iter().take(MAX_NAMES).map(|party| format!("{:?}", party.name)).collect();
+    if parties.len() > MAX_NAMES {
+        names.push(format!("{} more", parties.len() - MAX_NAMES));
     }
     names.join(", ")
 }
@@ -114,7 +115,7 @@ mod tests {
         assert!(read(&[&MAGIC[..], &[0xff; 8]].concat()).is_err());
     }
 
-    /// Of all rosters of up to eight clients, of which honest ones join one and corrupt ones both.
+    /// For all rosters of up to eight clients: honest clients join one of two, corrupt clients join both.
     #[test]
     fn no_two_rosters_of_one_maker_are_both_joined_by_enough() {
         for clients in 2..=8_u32 {

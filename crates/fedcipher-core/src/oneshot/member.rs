@@ -1,18 +1,18 @@
-//! A member of the committee: adds the shares of a set of clients, and answers for each client once a round, in sets that
-//! keep to the rule of their memory.
+//! A committee member: it adds the shares of a set of clients. It answers for each client once a round, in sets that
+//! keep the rule of their memory.
 
 use super::agree::{Agreement, Certificate, read_sets};
 use super::answer::{Accused, Answer, Complaint};
 use super::prekeys::Prekeys;
 use super::sealed_share::SealedShare;
-use super::sealing::Secret;
+use super::sealing::HpkeSecretKey;
 use super::sharing::{Share, Shares};
 use super::statement::{RoundContext, share_info};
-use super::{Params, Place, Setting};
+use super::{OneshotParams, RosterSeat, Setting};
 use crate::admission::check_weight;
 use crate::committee::Member;
 use crate::keys::{ClientKey, KeyTag};
-use crate::ledger::{Openings, Sum};
+use crate::ledger::{OpenedLedger, Sum};
 use crate::mac::{TAG_LEN, Tag};
 use crate::sign::Purpose;
 use crate::sign::hybrid::{SIGNATURE_LEN, Signed, refused};
@@ -25,19 +25,19 @@ use std::sync::Arc;
 
 pub struct CommitteeMember {
     setting: Arc<Setting>,
-    place: Place,
+    place: RosterSeat,
     tag: KeyTag,
     own: ClientId,
-    /// Own place in the committee.
+    /// The member's index in the committee.
     index: usize,
-    answered: Openings,
+    answered: OpenedLedger,
     prekeys: Prekeys,
 }
 
-/// The shares' sum and the combinations of each; or whose shares are none.
+/// The sum of the shares and the combination of each; or the clients with invalid shares.
 type Added = std::result::Result<(Shares, Vec<u8>), Vec<Accused>>;
 
-/// A request whose clients have signed what it says of them.
+/// A request whose client signatures are verified.
 struct Checked<'a> {
     context: RoundContext,
     agreed: Certificate,
@@ -53,30 +53,30 @@ struct Asked<'a> {
     signed: &'a [u8],
 }
 
-/// A client, and the share that it has sealed to this member.
+/// A client, and its encrypted share for this member.
 struct Given<'a> {
     asked: Asked<'a>,
     share: SealedShare<'a>,
 }
 
 impl<'a> Asked<'a> {
-    /// What a client has signed.
+    /// Reads the content that a client has signed.
     fn read(of: Contribution, members: usize, r: &mut Reader<'a>) -> Result<Self> {
         let (signature, tag) = (r.array()?, Tag::parse(r.array::<TAG_LEN>()?)?);
         Ok(Asked { of, signature, tag, signed: r.bytes(32 * (1 + members))? })
     }
 }
 
-/// What clients have signed.
+/// The tag and the signed content of each client.
 fn signed<'a>(given: &'a [Given<'a>]) -> impl Iterator<Item = (Tag, &'a [u8])> {
     given.iter().map(|given| (given.asked.tag, given.asked.signed))
 }
 
 impl CommitteeMember {
-    pub fn new(setting: Arc<Setting>, place: Place, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
+    pub fn new(setting: Arc<Setting>, place: RosterSeat, key: &ClientKey, state: Option<&Path>) -> Result<Self> {
         place.check_role(key.client, "member", |roles| roles.member)?;
         let index = place.roster.members().take_while(|member| member.id != key.client).count();
-        let answered = place.as_holder(key, &setting, |holder| Openings::of_answers(holder, state))?;
+        let answered = place.as_holder(key, &setting, |holder| OpenedLedger::of_answers(holder, state))?;
         let prekeys = Prekeys::open(key, setting.params.life, state)?;
         Ok(CommitteeMember { setting, place, tag: key.tag.clone(), own: key.client, index, answered, prekeys })
     }
@@ -91,7 +91,7 @@ impl CommitteeMember {
         Ok(())
     }
 
-    /// Everything about a request that can be checked without a secret, and without what is remembered.
+    /// Checks everything about a request that needs neither a secret nor the memory.
     fn check<'a>(&self, header: &Header, payload: &'a [u8]) -> Result<Checked<'a>> {
         self.check_header(header)?;
         let mut r = Reader::new(payload);
@@ -110,7 +110,7 @@ impl CommitteeMember {
         Ok(Checked { context, agreed, given })
     }
 
-    /// Refuses a set of a memory that enough members have not agreed on.
+    /// Fails if enough members have not agreed on the set of a memory.
     fn check_agreed(&self, sum: &Sum, context: &RoundContext, agreed: &Certificate) -> Result<()> {
         if !sum.has_memory() {
             return Ok(());
@@ -120,13 +120,13 @@ impl CommitteeMember {
         agreed.check(&self.place.roster, context, &groups, needed)
     }
 
-    /// The answer to a proposal. Some of its clients must have signed an update of this round and memory, one of them
-    /// honest: else whoever knows the root could fill what is remembered with memories that nobody uses.
+    /// The answer to a proposal. Some of its clients must have signed an update of this round and memory, so that at
+    /// least one of them is honest. Otherwise a holder of the root could fill the store with unused memories.
     fn agree(&self, header: &Header, payload: &[u8]) -> Result<Vec<u8>> {
         self.check_header(header)?;
         let mut r = Reader::new(payload);
         let context = RoundContext::given(self.place.digest, header, r.array()?);
-        let Params { members, corrupt_clients, .. } = self.setting.params;
+        let OneshotParams { members, corrupt_clients, .. } = self.setting.params;
         let some = header.contributions.iter().take(corrupt_clients + 1);
         let signed = some.map(|of| Asked::read(*of, members, &mut r)).collect::<Result<Vec<_>>>()?;
         let others = read_sets(&mut r)?;
@@ -150,7 +150,7 @@ impl CommitteeMember {
         if own == share.digest() { Ok(()) } else { Err(Error::Signature { party: client }) }
     }
 
-    /// All clients' at once.
+    /// Checks all clients' signatures in parallel.
     fn check_signatures<'a>(
         &self,
         context: &RoundContext,
@@ -170,19 +170,19 @@ impl CommitteeMember {
         }
     }
 
-    /// The secrets that the clients' shares were sealed to. Refuses a set with a client whose share is sealed to none.
-    fn secrets(&self, round: RoundId, given: &[Given<'_>]) -> Result<BTreeMap<u64, Secret>> {
+    /// The secrets of the prekeys that the clients used. Fails if a client's share is encrypted to no prekey.
+    fn secrets(&self, round: RoundId, given: &[Given<'_>]) -> Result<BTreeMap<u64, HpkeSecretKey>> {
         let secrets = self.prekeys.serve(round, &given.iter().map(|given| given.share.number).collect())?;
         let gone = given.iter().filter(|given| !secrets.contains_key(&given.share.number));
         let gone: Vec<ClientId> = gone.map(|given| given.asked.of.client).collect();
         if gone.is_empty() { Ok(secrets) } else { Err(Error::PrekeyGone { round, clients: gone }) }
     }
 
-    /// A client's share; or that it is none, with what proves it.
+    /// Opens a client's share; or the accusation, with its proof.
     fn opened(
         &self,
         (context, round): (&RoundContext, RoundId),
-        secrets: &BTreeMap<u64, Secret>,
+        secrets: &BTreeMap<u64, HpkeSecretKey>,
         Given { asked, share }: &Given<'_>,
     ) -> std::result::Result<Share, Accused> {
         let client = asked.of.client;
@@ -197,7 +197,7 @@ impl CommitteeMember {
         }
     }
 
-    /// The shares' sum, and the combinations of each; or which clients have sealed what is no share, under their signature.
+    /// The sum of the shares and the combination of each; or the clients that have signed an invalid share.
     fn sum(&self, header: &Header, context: &RoundContext, given: &[Given<'_>]) -> Result<Added> {
         let (sharing, secrets) = (&self.setting.sharing, self.secrets(header.round, given)?);
         let empty = || (sharing.none(), Vec::new());
@@ -230,7 +230,8 @@ impl Member for CommitteeMember {
         }
         header.check_kind(Kind::Request)?;
         let Checked { context, agreed, given } = self.check(&header, payload)?;
-        // Of what the clients have signed: members' signatures under the same groups differ each time.
+        // The digest covers the clients' signed content only: members' signatures under the same groups differ each
+        // time.
         let (set, digest) = (self.answered.sum(&header)?, context.request(&header.contributions, signed(&given)));
         if let Some(answer) = self.answered.answered(&set, &digest)? {
             return Ok(answer);
@@ -248,8 +249,8 @@ impl Member for CommitteeMember {
         let mut out = Vec::new();
         answer.write(&mut out);
         out.extend(combined);
-        // On disk before anything of the sum leaves: the same request again gets these bytes, another one of the same
-        // clients nothing.
+        // Recorded on disk before the answer leaves. The same request then gets the same bytes, and another request
+        // with the same clients fails.
         self.answered.answer(&set, &digest, Header { kind: Kind::Answer, ..header }.frame(&out))
     }
 

@@ -1,15 +1,21 @@
-//! `oneshot`: additive BFV with a fresh secret a client and round, shared with a committee. No key opens anything.
+//! The scheme `oneshot`: additive BFV. Each client draws a fresh secret per round and shares it with a committee. No
+//! single key decrypts anything.
 //!
-//! A client sends `c0 = a s + e + delta M` under a secret s that it draws for this round, and its shares of s, each
-//! sealed to a member of the committee. The server adds c0 and, once, shows each member whose shares to add. Enough
-//! members' sums give the sum of all s, which opens the sum of all c0 and nothing else. One message a client; whoever
-//! drops out before the server counts is not in the sum, whoever drops out later is not needed.
+//! A client sends `c0 = a s + e + delta M` under a secret s that it draws for this round. It also sends shares of s,
+//! each
+//! encrypted to one member of the committee. The server adds the c0. Once per round it shows each member which shares
+//! to
+//! add. The sums of enough members give the sum of all s, which decrypts the sum of all c0 and nothing else. A client
+//! sends
+//! one message. A client that drops out before the cut-off is not in the sum. A client that drops out later is not
+//! needed.
 //!
 //! Lineage: LERNA (Li, Lin, Polychroniadou, Tessaro, Asiacrypt 2023), Willow (Bell-Clark et al., ePrint 2024/936),
 //! OPA (Karthikeyan and Polychroniadou, arXiv 2410.22303), and for the committee's one answer Flamingo (Ma et al.,
-//! IEEE S&P 2023). What is shown is the sum of secrets and, in the opened aggregate, of errors: Hint-RLWE (Kim, Lee, Seo,
-//! Song, Crypto 2023). Both are drawn with sigma 4.58. With one other honest client in the sum the theorem leaves 2.29;
-//! that half of the variance is left, the 3.24 of `bfv`, is a heuristic.
+//! IEEE S&P 2023). The sum of secrets and, in the opened aggregate, the sum of errors become known: Hint-RLWE (Kim,
+//! Lee,
+//! Seo, Song, Crypto 2023). Both are drawn with sigma 4.58. With one other honest client in the sum the theorem leaves
+//! 2.29; that half of the variance is left, the 3.24 of `bfv`, is a heuristic.
 
 mod aggregate;
 mod agree;
@@ -40,7 +46,7 @@ use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
 use crate::mac::{MacKey, Weighting};
 use crate::protocol::{Decryptor, Encryptor};
-use crate::rlwe::params::{Derived, Params as Ring, Preset};
+use crate::rlwe::params::{BfvParams as Ring, Derived, Preset};
 use crate::rlwe::ring::Binomial;
 use crate::scheme::{self, Aggregator, ParamsDigest, Scheme, Values};
 use crate::sign::hybrid::SIGNATURE_LEN;
@@ -58,48 +64,49 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 const NAME: &str = "oneshot";
-const MOST_MEMBERS: usize = 64;
-/// A year.
-const MOST_HOURS: u64 = 8766;
+const MAX_MEMBERS: usize = 64;
+/// The number of hours in a year.
+const MAX_HOURS: u64 = 8766;
 
-/// Who opens aggregates.
+/// The parties that open aggregates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reveal {
-    /// The readers of the roster; the server sees nothing.
+    /// The readers of the roster. The server opens nothing.
     Clients,
-    /// The server too.
+    /// The readers and the server.
     Server,
 }
 
-/// What the cohort must agree on.
+/// The parameters that the cohort must agree on.
 #[derive(Debug, Clone)]
-pub struct Params {
+pub struct OneshotParams {
     pub bounds: Bounds,
     pub preset: Preset,
     pub bits: Vec<u32>,
-    /// Members of the committee.
+    /// The number of committee members.
     pub members: usize,
-    /// One more than how many members' shares say nothing.
+    /// `threshold - 1` members' shares reveal nothing.
     pub threshold: usize,
-    /// Most clients that work with the server.
+    /// The largest number of clients that may collude with the server.
     pub corrupt_clients: usize,
-    /// Most members that work with the server.
+    /// The largest number of members that may collude with the server.
     pub corrupt_members: usize,
-    /// Coefficients in one shared polynomial.
+    /// The number of coefficients in one shared polynomial.
     pub pack: usize,
     pub reveal: Reveal,
-    /// How long a member keeps a key that shares are sealed to.
+    /// The time for which a member keeps a prekey.
     pub life: Life,
 }
 
-impl Params {
+impl OneshotParams {
     fn rules(&self) -> Rules {
         Rules::dense(self.bounds, Weighting::Client)
     }
 
-    /// Refuses a committee that could answer for two sets of clients, and cohorts that do not hide each other.
+    /// Fails for a committee that could answer for two sets of clients, and for a cohort whose clients do not hide each
+    /// other.
     fn check(&self) -> Result<()> {
-        let Params { members, threshold, corrupt_clients, corrupt_members, pack, .. } = *self;
+        let OneshotParams { members, threshold, corrupt_clients, corrupt_members, pack, .. } = *self;
         committee::check(members, threshold, corrupt_members, pack)?;
         if !matches!(self.preset, Preset::Compact | Preset::Fast) {
             return Err(Error::parameter("preset", "oneshot takes \"compact\" or \"fast\""));
@@ -107,10 +114,10 @@ impl Params {
         if self.life.rounds == 0 {
             return Err(Error::parameter("prekey_rounds", "a prekey serves at least 1 round; take 1"));
         }
-        if !(1..=MOST_HOURS).contains(&self.life.hours) {
+        if !(1..=MAX_HOURS).contains(&self.life.hours) {
             return Err(Error::parameter(
                 "prekey_hours",
-                format!("a prekey is kept from 1 to {MOST_HOURS} hours; take 24"),
+                format!("a prekey is kept from 1 to {MAX_HOURS} hours; take 24"),
             ));
         }
         let (least, clients) = ((corrupt_clients as u64).saturating_add(2), self.bounds.clients);
@@ -132,33 +139,33 @@ impl Params {
     }
 }
 
-/// Validated parameters and what follows from them.
+/// Validated parameters and values derived from them.
 struct Setting {
-    params: Params,
+    params: OneshotParams,
     derived: Arc<Derived>,
     sharing: Sharing,
 }
 
-/// The scheme.
+/// The scheme `oneshot`.
 #[derive(Clone)]
 pub struct Oneshot {
     setting: Arc<Setting>,
 }
 
 impl Oneshot {
-    pub fn new(params: Params) -> Result<Self> {
+    pub fn new(params: OneshotParams) -> Result<Self> {
         params.check()?;
-        let Params { bounds, preset, members, threshold, pack, .. } = params;
+        let OneshotParams { bounds, preset, members, threshold, pack, .. } = params;
         let ring = Ring { bounds, preset, bits: params.bits.clone(), server_weights: false };
         let derived = Arc::new(Derived::new(ring, Binomial::SUMMED)?);
-        // A sum of secrets lies between -bound and bound times the clients.
+        // The sum of secrets lies between -bound and bound, times the number of clients.
         let values = 2 * Binomial::SUMMED.bound() as u64 * bounds.clients + 1;
         let sharing = Sharing::new(derived.ring.n, values, members, threshold, pack)?;
         Ok(Oneshot { setting: Arc::new(Setting { params, derived, sharing }) })
     }
 
-    /// The tag of the roster's keys: a party refuses what belongs to another roster. `params` is the parameters' digest that
-    /// these keys have.
+    /// The tag of the roster's keys. A party rejects frames and keys of another roster. `params` is the parameter
+    /// digest in these keys.
     fn tag(&self, roster: &Roster, epoch: Epoch, params: [u8; 16]) -> Result<KeyTag> {
         self.setting.check_roster(roster)?;
         let key_id = scheme::short(&roster.digest(params, epoch));
@@ -176,35 +183,35 @@ impl Setting {
             ));
         }
         if self.params.reveal == Reveal::Clients && roster.readers().next().is_none() {
-            return Err(Error::parameter("roster", "nobody in it is a reader, so nobody could open an aggregate"));
+            return Err(Error::parameter("roster", "it has no reader, so no party could open an aggregate"));
         }
         Ok(())
     }
 }
 
-/// What a client signs beside its tag: its ciphertexts' digest and one a share, so that a member can check it by its
-/// own share.
+/// The bytes that a client signs beside its tag: the digest of its ciphertexts, and one digest per share. A member can
+/// so check the signature with its own share.
 fn signed(ciphertexts: &[u8; 32], shares: &[u8]) -> Vec<u8> {
     [ciphertexts.as_slice(), shares].concat()
 }
 
-/// A party's place: the roster, which must be that of its key, and its own identity.
-struct Place {
+/// A party in a roster: the roster, which must be that of the party's key, and the party's identity.
+struct RosterSeat {
     identity: Identity,
     roster: Roster,
     digest: [u8; 32],
     mac: MacKey,
-    /// None where this party trusts the roster's maker.
+    /// `None` if this party trusts the roster's maker.
     joined: Option<Joined>,
 }
 
-impl Place {
-    /// Whether party `own` of the roster does what is asked of it.
+impl RosterSeat {
+    /// Fails if party `own` of the roster lacks the role.
     fn check_role(&self, own: ClientId, name: &str, has: impl Fn(Roles) -> bool) -> Result<()> {
         if self.roster.get(own).is_some_and(|party| has(party.roles)) {
             return Ok(());
         }
-        Err(Error::Key { reason: format!("party {own} of the roster is no {name}") })
+        Err(Error::Key { reason: format!("party {own} of the roster is not a {name}") })
     }
 
     /// Calls `make` with this party as the holder of a ledger. `key` is the party's key.
@@ -220,7 +227,7 @@ impl Place {
 }
 
 impl Oneshot {
-    fn place(&self, key: &ClientKey) -> Result<Place> {
+    fn place(&self, key: &ClientKey) -> Result<RosterSeat> {
         key.tag.check_scheme(NAME, self.digest())?;
         let short = || Error::Key { reason: "it is shorter than an identity".into() };
         let (sealing, roster) = key.secret.split_at_checked(sealing::SECRET_LEN).ok_or_else(short)?;
@@ -230,10 +237,10 @@ impl Oneshot {
             return Err(Error::Key { reason: format!("its identity is not that of party {}", key.client) });
         }
         let digest = self.check_key(&key.tag, &roster)?;
-        Ok(Place { identity, roster, digest, mac: key.mac()?, joined })
+        Ok(RosterSeat { identity, roster, digest, mac: key.mac()?, joined })
     }
 
-    /// The roster of a server's key, and its digest.
+    /// The roster in a server's key, and its digest.
     fn server_place(&self, key: &ServerKey) -> Result<(Roster, [u8; 32])> {
         key.tag.check_scheme(NAME, self.digest())?;
         let roster = Roster::parse(&key.public)?;
@@ -244,7 +251,7 @@ impl Oneshot {
         Ok((roster, digest))
     }
 
-    /// The digest of the key's roster.
+    /// Returns the digest of the roster; fails if the key belongs to another one.
     fn check_key(&self, tag: &KeyTag, roster: &Roster) -> Result<[u8; 32]> {
         if self.tag(roster, tag.epoch, tag.params)? == *tag {
             return Ok(roster.digest(tag.params, tag.epoch));
@@ -299,7 +306,7 @@ impl Scheme for Oneshot {
         self.setting.derived.shape(layout).map(drop)
     }
 
-    /// Everybody's identity in one place, for a simulation; the first `members` clients are the committee.
+    /// Makes all identities in one place, for a simulation. The first `members` clients are the committee.
     fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet> {
         if cohort.len() < self.setting.params.members {
             return Err(Error::parameter(
@@ -378,7 +385,7 @@ impl Committee for Oneshot {
     fn roster_fingerprint(&self, roster: &Roster, epoch: Epoch, params: Option<[u8; 16]>) -> Result<[u8; 32]> {
         self.setting.check_roster(roster)?;
         let params = params.unwrap_or_else(|| self.digest().short());
-        // All bits of the parameters' digest too: of frames' 128 two could be found that agree.
+        // Includes the full parameter digest. Frames carry 128 bits of it, for which a collision could be found.
         let whole =
             self.digest().whole(params).ok_or_else(|| Error::Key { reason: "it has other parameters".into() })?;
         Ok(sha256(&[b"fedcipher oneshot v1 fingerprint", &whole, &roster.digest(params, epoch)]))
@@ -389,7 +396,7 @@ impl Committee for Oneshot {
     }
 
     fn with_joined(&self, key: &ClientKey, joined: &[(ClientId, [u8; SIGNATURE_LEN])]) -> Result<ClientKey> {
-        let Place { identity, roster, joined: before, .. } = self.place(key)?;
+        let RosterSeat { identity, roster, joined: before, .. } = self.place(key)?;
         let fingerprint = self.roster_fingerprint(&roster, key.tag.epoch, Some(key.tag.params))?;
         let now = before.unwrap_or_default().with(&roster, &fingerprint, key.client, joined)?;
         let secret = [identity.sealing(), roster.to_bytes(), &now.to_bytes()].concat();
@@ -423,7 +430,7 @@ impl Committee for Oneshot {
         Ok(Box::new(member::CommitteeMember::new(Arc::clone(&self.setting), self.place(key)?, key, state)?))
     }
 
-    fn addressed(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
-        aggregate::addressed(&self.setting, frame, reader)
+    fn for_reader(&self, frame: &[u8], reader: ClientId) -> Result<Vec<u8>> {
+        aggregate::for_reader(&self.setting, frame, reader)
     }
 }

@@ -1,8 +1,11 @@
-//! A client's pad for its tag, shared with the committee in the tag's field (Shamir, CACM 1979): an element a member.
+//! The sharing of the pad of a client's tag with the committee, in the tag's field (Shamir, CACM 1979). Each member's
+//! share is one element.
 //!
-//! The pad lies at the point 0, member j's share at j + 1, on one polynomial that `needed` of these fix. The first
-//! `needed - 1` members' shares are drawn, the others' follow. So to whoever has `needed - 1` shares the pad is uniform,
-//! and so is a tag under it. Shares add up: the members' sums are shares of the sum of pads.
+//! The pad is the value at point 0 of a polynomial, and member j's share is the value at j + 1. `needed` of these
+//! values fix
+//! the polynomial. The first `needed - 1` members' shares are drawn, and the others follow from them. So to a holder of
+//! `needed - 1` shares the pad is uniform, and so is a tag under it. Shares add up: the members' sums are shares of the
+//! sum of pads.
 
 use super::sharing::point;
 use crate::Result;
@@ -14,11 +17,11 @@ use zeroize::Zeroizing;
 #[derive(Debug, Clone)]
 pub struct Pads {
     needed: usize,
-    /// By how much the pad, then the shares that are drawn, count for the share of each other member.
+    /// The weights of the pad and of the drawn shares in the share of each other member.
     rows: Vec<Vec<Element>>,
 }
 
-/// By how much the value at each of `nodes` counts for the value at `at` of the polynomial through all of them.
+/// The weight of the value at each of `nodes` in the value at `at`, on the polynomial through all of them.
 fn lagrange(nodes: &[u64], at: u64) -> Vec<Element> {
     let factor = |x: u64, but: u64| {
         let others = nodes.iter().filter(|other| **other != but);
@@ -53,13 +56,14 @@ impl Pads {
         Ok(values)
     }
 
-    /// What `base`, of as many members as are needed, say of the pad.
+    /// The pad, computed from the shares `base` of exactly as many members as are needed.
     #[must_use]
     pub fn joined(base: &[(usize, &Element)]) -> Element {
         Pads::at(base, 0)
     }
 
-    /// Whether member `member`'s share lies on one polynomial with those of `base`, of as many members as are needed.
+    /// Whether the share of `member` lies on the polynomial through `base`, which has exactly as many shares as are
+    /// needed.
     #[must_use]
     pub fn agrees(base: &[(usize, &Element)], member: usize, share: &Element) -> bool {
         Pads::at(base, point(member)) == *share
@@ -78,7 +82,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::subsequence;
 
-    /// A committee, how many of it are needed, and just so many of its members.
+    /// A committee, the number of members needed, and that many of its members.
     fn committees() -> impl Strategy<Value = (usize, usize, Vec<usize>)> {
         (1usize..9).prop_flat_map(|members| {
             (1..=members).prop_flat_map(move |needed| {
@@ -109,14 +113,15 @@ mod tests {
             prop_assert_eq!(Pads::agrees(&base, 0, &other), false);
         }
 
-        /// One share fewer than are needed fits any other pad just once: draws exist, and no others, from which `split`
-        /// makes these shares of it. As the draws are uniform, so is the pad to whoever has these shares.
+        /// One share fewer than needed is consistent with every other pad, in exactly one way: one choice of draws
+        /// makes `split` produce these shares of it. The draws are uniform, so the pad is uniform to a holder of these
+        /// shares.
         #[test]
         fn too_few_shares_fit_every_pad_once((members, needed, few) in committees(), pad: u128, other: u128) {
             let sharing = Pads::new(members, needed);
             let shares = sharing.split(&Element::new(pad)).unwrap();
             let (held, other) = (&few[1..], Element::new(other));
-            // The polynomial through the other pad and the shares that are held.
+            // The polynomial through the other pad and the held shares.
             let nodes: Vec<u64> = [0].into_iter().chain(held.iter().map(|m| point(*m))).collect();
             let values: Vec<Element> = [other].into_iter().chain(held.iter().map(|m| shares[*m])).collect();
             let through = |at: u64| combined(&lagrange(&nodes, at), values.iter());

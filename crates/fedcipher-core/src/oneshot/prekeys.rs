@@ -1,12 +1,13 @@
-//! Prekeys: X-Wing keys that a member of the committee makes, publishes under its signature and deletes again. Clients
-//! seal shares to prekeys only. So what was recorded before its prekeys were deleted opens with nobody's files.
+//! Prekeys: X-Wing keys that a committee member makes, publishes under its signature and later deletes. Clients encrypt
+//! shares to prekeys only. Recorded shares cannot be opened with any party's files once their prekeys are deleted.
 //!
-//! A prekey serves `rounds` rounds from its first use on, and no longer than `age` after it was made. The word is
-//! Signal's (X3DH, "signed prekey").
+//! A prekey serves `rounds` rounds from its first use on, and no longer than `age` after it was made. The name is
+//! Signal's
+//! (X3DH, "signed prekey").
 
 use super::identity::Identity;
 use super::roster::Roster;
-use super::sealing::{self, PUBLIC_LEN, Public, Secret};
+use super::sealing::{self, HpkePublicKey, HpkeSecretKey, PUBLIC_LEN};
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::erasable::{CONTENT, Content, Erasable};
 use crate::ledger::now;
@@ -22,10 +23,11 @@ use zeroize::Zeroizing;
 
 const SUFFIX: &str = "prekeys";
 const MET_SUFFIX: &str = "met";
-/// Prekeys that a member has at once: one in its round, one published, and those that were published and not used.
-const MOST: usize = 8;
+/// The number of prekeys that a member has at once: one for its round, one published, and the published ones that were
+/// not used.
+const MAX_PREKEYS: usize = 8;
 
-/// How long a prekey serves.
+/// The lifetime of a prekey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
     /// Rounds.
@@ -34,7 +36,7 @@ pub struct Life {
     pub hours: u64,
 }
 
-/// What a member signs of a prekey.
+/// The bytes that a member signs of a prekey.
 fn statement(roster: &[u8; 32], member: ClientId, number: u64, public: &[u8]) -> Vec<u8> {
     [roster.as_slice(), &member.to_le_bytes(), &number.to_le_bytes(), public].concat()
 }
@@ -43,17 +45,17 @@ fn head(tag: &KeyTag, member: ClientId) -> Header {
     tag.header(Kind::Prekey, RoundId::NONE, vec![Contribution { client: member, weight: Weight::ONE }])
 }
 
-/// A prekey as others see it.
+/// A published prekey.
 #[derive(Debug, Clone)]
 pub struct Published {
     pub member: ClientId,
-    /// Grows with each prekey of the member.
+    /// Increases with each prekey of the member.
     pub number: u64,
-    pub public: Public,
+    pub public: HpkePublicKey,
 }
 
 impl Published {
-    /// From a frame under the key set of `tag`; refuses what no member of the roster with this digest has signed.
+    /// Reads a frame under the key set of `tag`. Fails unless a member of the roster with this digest has signed it.
     pub fn read(frame: &[u8], tag: &KeyTag, roster: &Roster, digest: &[u8; 32]) -> Result<Self> {
         let found = wire::parse_kind(frame, Kind::Prekey)?;
         tag.check(&found.header)?;
@@ -67,23 +69,24 @@ impl Published {
         let (number, public, signature) = (r.u64()?, r.bytes(PUBLIC_LEN)?, r.array::<SIGNATURE_LEN>()?);
         r.finish()?;
         let party = roster.get(member).filter(|party| party.roles.member);
-        let key = &party.ok_or_else(|| Error::frame(format!("party {member} is no member of the committee")))?.signing;
+        let key =
+            &party.ok_or_else(|| Error::frame(format!("party {member} is not a member of the committee")))?.signing;
         let message = statement(digest, member, number, public);
         Signed { party: member, key, purpose: Purpose::Prekey, message: &message, signature: &signature }.check()?;
         if number == 0 {
             return Err(Error::frame(format!("member {member} gives its prekey no number")));
         }
-        Ok(Published { member, number, public: Public::parse(public)? })
+        Ok(Published { member, number, public: HpkePublicKey::parse(public)? })
     }
 
-    /// [`Self::read`] of each frame, by all threads: most of it is checking signatures.
+    /// Like [`Self::read`] for each frame, with all threads: signature checks take most of the time.
     pub fn read_all(frames: &[&[u8]], tag: &KeyTag, roster: &Roster, digest: &[u8; 32]) -> Vec<Result<Self>> {
         frames.par_iter().map(|frame| Self::read(frame, tag, roster, digest)).collect()
     }
 }
 
-/// A prekey in its record: `number u64 | made u64 | last round u64 | rounds used u64 | secret 32`. Without a secret it
-/// says which number was the last.
+/// A prekey in its record: `number u64 | made u64 | last round u64 | rounds used u64 | secret 32`. A record without a
+/// secret keeps the last number used.
 #[derive(Clone)]
 struct Prekey {
     number: u64,
@@ -115,7 +118,7 @@ impl Prekey {
         self.made > 0
     }
 
-    /// What is left of it once it is deleted.
+    /// The record after the prekey's deletion.
     fn deleted(&self) -> Self {
         Prekey { number: self.number, made: 0, last: RoundId::NONE, used: 0, secret: Zeroizing::default() }
     }
@@ -131,12 +134,12 @@ pub struct Prekeys {
 
 impl Prekeys {
     pub fn open(key: &ClientKey, life: Life, state: Option<&Path>) -> Result<Self> {
-        let file = state.map(|state| Erasable::of(key, state, SUFFIX, MOST)).transpose()?;
-        let opened = Prekeys { life, file, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MOST]) };
+        let file = state.map(|state| Erasable::of(key, state, SUFFIX, MAX_PREKEYS)).transpose()?;
+        let opened = Prekeys { life, file, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MAX_PREKEYS]) };
         opened.expire().map(|()| opened)
     }
 
-    /// Changes the prekeys durably, those gone that are too old.
+    /// Deletes prekeys that are too old, applies `work`, and stores the result durably.
     fn change<T>(&self, work: impl FnOnce(&mut Vec<Prekey>) -> Result<T>) -> Result<T> {
         let change = |records: &mut [Content]| {
             let mut all = Vec::with_capacity(records.len() + 1);
@@ -153,8 +156,8 @@ impl Prekeys {
         }
     }
 
-    /// The frame that publishes the prekey for what comes next: the newest, where it can still serve, else a new one. In
-    /// the second half of its time it is replaced, so that it does not end before the round that it is given for.
+    /// The frame that publishes the prekey for the next updates: the newest one if it can still serve, otherwise a new
+    /// one. A prekey in the second half of its lifetime is replaced, so that it does not expire before its round.
     pub fn publish(&self, tag: &KeyTag, roster: &[u8; 32], member: ClientId, identity: &Identity) -> Result<Vec<u8>> {
         let half = self.life.hours.saturating_mul(1800);
         let (number, secret) = self.change(|all| {
@@ -165,24 +168,25 @@ impl Prekeys {
             if let Some(prekey) = newest.filter(serves) {
                 return Ok((prekey.number, prekey.secret.clone()));
             }
-            // The clock's, so that a member that has lost its file is not refused for a number that clients have seen.
+            // The number comes from the clock. So a member that has lost its file does not reuse a number that clients
+            // have seen.
             let number = newest.map_or(0, |prekey| prekey.number.saturating_add(1)).max(now());
             let mut secret = Zeroizing::new([0; sealing::SECRET_LEN]);
             secret.copy_from_slice(&sealing::generate()?.0);
             all.push(Prekey { number, made: now(), last: RoundId::NONE, used: 0, secret: secret.clone() });
             Ok((number, secret))
         })?;
-        let public = Secret::parse(&*secret)?.public();
+        let public = HpkeSecretKey::parse(&*secret)?.public();
         let signature = identity.sign(Purpose::Prekey, &statement(roster, member, number, &public))?;
         let header = head(tag, member);
         Ok(header.frame(&[&number.to_le_bytes()[..], &public, &signature].concat()))
     }
 
-    /// The secrets of those of `numbers` that are there, for shares of `round`; noted before anybody uses them. Prekeys
-    /// that have served their rounds are deleted, and those that are older than all of `numbers`: an update that was sealed
-    /// to one of these comes too late. Once a prekey has served, each further round counts for it: whatever prekeys its
-    /// requests name, and also where it is an earlier one, since the server chooses the order of rounds.
-    pub fn serve(&self, round: RoundId, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, Secret>> {
+    /// The available secrets of `numbers`, for shares of `round`; the use is recorded before they are returned. Deletes
+    /// prekeys that have served their rounds, and prekeys older than all of `numbers`: an update encrypted to one of
+    /// these comes too late. Once a prekey has served, each further round counts against it, whatever prekeys the
+    /// request names. This includes earlier rounds, since the server chooses the order of rounds.
+    pub fn serve(&self, round: RoundId, numbers: &BTreeSet<u64>) -> Result<BTreeMap<u64, HpkeSecretKey>> {
         self.change(|all| {
             let oldest = numbers.first().copied().unwrap_or_default();
             let another = |prekey: &Prekey| prekey.used > 0 && prekey.last != round;
@@ -195,19 +199,19 @@ impl Prekeys {
                     (prekey.used, prekey.last) = (prekey.used + 1, round);
                 }
                 if named {
-                    found.insert(prekey.number, Secret::parse(&*prekey.secret)?);
+                    found.insert(prekey.number, HpkeSecretKey::parse(&*prekey.secret)?);
                 }
             }
             Ok(found)
         })
     }
 
-    /// Deletes those that are too old.
+    /// Deletes prekeys that are too old.
     pub fn expire(&self) -> Result<()> {
         self.change(|_| Ok(()))
     }
 
-    /// Deletes all of them.
+    /// Deletes all prekeys.
     pub fn forget(&self) -> Result<()> {
         self.change(|all| {
             delete(all, |_| true);
@@ -216,7 +220,7 @@ impl Prekeys {
     }
 }
 
-/// Deletes those that `over` says; of the newest its number stays.
+/// Deletes the prekeys for which `over` is true. The newest keeps its number.
 fn delete(all: &mut Vec<Prekey>, over: impl Fn(&Prekey) -> bool) {
     let newest = all.iter().map(|prekey| prekey.number).max();
     for prekey in all.iter_mut().filter(|prekey| over(prekey)) {
@@ -225,7 +229,7 @@ fn delete(all: &mut Vec<Prekey>, over: impl Fn(&Prekey) -> bool) {
     all.retain(|prekey| prekey.has_secret() || Some(prekey.number) == newest);
 }
 
-/// The newest of them, each in the record that it had, so that what is overwritten is what was deleted.
+/// Stores the newest prekeys, each in its former record, so that a deleted prekey is overwritten.
 fn store(records: &mut [Content], mut all: Vec<Prekey>) {
     all.sort_by_key(|prekey| std::cmp::Reverse(prekey.number));
     all.truncate(records.len());
@@ -244,7 +248,7 @@ fn store(records: &mut [Content], mut all: Vec<Prekey>) {
     }
 }
 
-/// At a client: the prekeys that shares are sealed to now, and the greatest number of each member that was ever seen.
+/// A client's view: the prekeys in use, and the greatest number ever seen of each member.
 #[derive(Debug)]
 pub struct Met {
     file: Option<Erasable>,
@@ -259,13 +263,13 @@ impl Met {
         met.remember().map(|()| met)
     }
 
-    /// Others are given from here on: of a member that is away there is none.
+    /// Clears the prekeys before new ones are taken. A member that is absent then has none.
     pub fn renew(&mut self) {
         self.given.clear();
     }
 
-    /// Takes a prekey. Refuses one that is older than the member's newest: whoever has an old copy of a member's file
-    /// could bring it.
+    /// Takes a prekey. Fails if it is older than the member's newest: an attacker with an old copy of the member's file
+    /// could present it.
     pub fn take(&mut self, prekey: Published) -> Result<()> {
         let seen = self.seen.get(&prekey.member).copied().unwrap_or_default();
         if prekey.number < seen {
@@ -276,8 +280,8 @@ impl Met {
         Ok(())
     }
 
-    /// Writes the numbers, together with those that another process has written, and reads these. A power cut may undo
-    /// it: then an older prekey is taken once more.
+    /// Stores the numbers, merged with those of other processes, and loads the result. A power cut may undo this: then
+    /// an older prekey is accepted once more.
     pub fn remember(&mut self) -> Result<()> {
         let (Some(file), seen) = (&self.file, &mut self.seen) else { return Ok(()) };
         file.change(false, |records| {
@@ -298,7 +302,7 @@ impl Met {
         })
     }
 
-    /// The prekey of `member`, if it was given.
+    /// The prekey of `member`, if one was taken.
     #[must_use]
     pub fn of(&self, member: ClientId) -> Option<&Published> {
         self.given.get(&member)
@@ -313,7 +317,7 @@ mod tests {
 
     fn prekeys(rounds: u64, numbers: std::ops::RangeInclusive<u64>) -> Prekeys {
         let life = Life { rounds, hours: 24 };
-        let made = Prekeys { life, file: None, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MOST]) };
+        let made = Prekeys { life, file: None, memory: Mutex::new(vec![Zeroizing::new([0; CONTENT]); MAX_PREKEYS]) };
         let new = |number| Prekey {
             number,
             made: now(),
@@ -340,7 +344,8 @@ mod tests {
         held
     }
 
-    /// A server asks about a round far ahead, in a way that is refused after the note, and then about earlier ones.
+    /// A server asks about a round far ahead, in a request that fails after the use is recorded, and then about earlier
+    /// rounds.
     #[test]
     fn attack_22_no_order_of_rounds_keeps_a_prekey() {
         let prekeys = prekeys(1, 1..=1);
@@ -348,7 +353,7 @@ mod tests {
         assert!(prekeys.serve(RoundId::new(1), &BTreeSet::from([1])).unwrap().is_empty() && held(&prekeys).is_empty());
     }
 
-    /// An update that was sealed to an older one comes too late: nothing waits for it.
+    /// An update that was encrypted to an older prekey comes too late.
     #[test]
     fn prekeys_older_than_all_that_a_request_names_are_deleted() {
         let prekeys = prekeys(1, 1..=4);
@@ -357,14 +362,14 @@ mod tests {
     }
 
     proptest! {
-        /// Once a prekey has served, it is there for requests of that round, and while the round has changed fewer times
-        /// than it may serve; whatever the requests name.
+        /// Once a prekey has served, it stays for requests of that round. It stays until the round has changed as often
+        /// as it may serve, whatever the requests name.
         #[test]
         fn a_prekey_that_has_served_is_gone_after_its_rounds_in_any_order(
             rounds in 1u64..4, asked in prop::collection::vec((1u64..5, prop::collection::btree_set(0u64..4, 1..4)), 1..20),
         ) {
             let prekeys = prekeys(rounds, 1..=3);
-            // Of each: the round that it was asked about last since it has served, and how many these were.
+            // For each prekey: the round of its last request since it has served, and the number of round changes.
             let mut served = BTreeMap::<u64, (u64, u64)>::new();
             for (round, numbers) in asked {
                 for (last, changes) in served.values_mut().filter(|(last, _)| *last != round) {

@@ -1,11 +1,14 @@
-//! Who takes part: identities by number and name, and what each does. Public; everybody of a round has the same one,
-//! since its digest names the key set and is in all that is signed.
+//! Rosters: the number, name, keys and roles of each party. A roster is public. All parties of a round have the same
+//! one,
+//! since its digest names the key set and is part of everything that is signed.
 //!
-//! It has a digest of the cohort's secret too. Without that, its maker could seal another secret to some parties: these
-//! would decipher memories of the rule of sets to others ([`crate::mac::memory`]), and know no earlier sum.
+//! A roster contains a digest of the cohort's secret. Without it, the roster's maker could encrypt another secret to
+//! some
+//! parties. They would decipher memories of the rule of sets differently ([`crate::mac::memory`]), and would know no
+//! earlier sum.
 
 use super::identity::{self, Identity};
-use super::sealing::{self, Public};
+use super::sealing::{self, HpkePublicKey};
 use crate::keys::Cohort;
 use crate::prf::random_bytes;
 use crate::sign::{VERIFY_LEN, hybrid};
@@ -18,14 +21,14 @@ use zeroize::Zeroizing;
 const MAGIC: [u8; 8] = *b"FEDROST3";
 const ROOT_LEN: usize = 32;
 const SEALED_ROOT: usize = ROOT_LEN + sealing::OVERHEAD;
-const MOST_PARTIES: usize = 1 << 20;
+const MAX_PARTIES: usize = 1 << 20;
 
-/// What a party does.
+/// The roles of a party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Roles {
     /// Sends updates.
     pub client: bool,
-    /// Holds shares, and answers for a set of clients once a round.
+    /// Holds shares, and answers for one set of clients per round.
     pub member: bool,
     /// Opens aggregates.
     pub reader: bool,
@@ -42,54 +45,54 @@ impl Roles {
     }
 }
 
-/// One party as the others see it.
+/// The public entry of one party.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Party {
+pub struct RosterEntry {
     pub id: ClientId,
     pub name: String,
     pub roles: Roles,
-    /// The Ed25519 half of `signing`, which names the party.
+    /// The Ed25519 half of `signing`. It names the party.
     pub verify: [u8; VERIFY_LEN],
-    /// What its signatures are checked with.
+    /// The party's verification keys.
     pub signing: Vec<u8>,
-    /// Checked where it is used: a roster of thousands is read for a few of them.
+    /// Checked only when it is used: a roster may have thousands of parties, of which few are needed.
     sealing: Vec<u8>,
-    /// The cohort's secret for tags, sealed to this party.
+    /// The cohort's secret for tags, encrypted to this party.
     root: Vec<u8>,
 }
 
-impl Party {
-    pub fn sealing(&self) -> Result<Public> {
-        Public::parse(&self.sealing)
+impl RosterEntry {
+    pub fn sealing(&self) -> Result<HpkePublicKey> {
+        HpkePublicKey::parse(&self.sealing)
     }
 
-    /// The bytes of the key that is sealed to.
+    /// The bytes of the party's HPKE public key.
     #[must_use]
     pub fn sealed_to(&self) -> &[u8] {
         &self.sealing
     }
 
-    /// As [`Identity::fingerprint`].
+    /// The same fingerprint as [`Identity::fingerprint`].
     #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         identity::fingerprint(&self.signing, &self.sealing)
     }
 }
-/// What a party says of itself, to whoever makes the roster.
+/// A party's own statement of its name and keys, for the maker of a roster.
 #[derive(Debug, Clone)]
 pub struct Card {
     pub id: ClientId,
     pub name: String,
     pub roles: Roles,
-    /// As [`Identity::verify_keys`].
+    /// The same bytes as [`Identity::verify_keys`].
     pub signing: Vec<u8>,
     pub sealing: Vec<u8>,
 }
 
 impl Card {
-    /// Whether these are keys of an identity, before anybody keeps them.
+    /// Fails unless these are public keys of an identity. For use before the keys are stored.
     pub fn check(signing: &[u8], sealing: &[u8]) -> Result<()> {
-        Public::parse(sealing)?;
+        HpkePublicKey::parse(sealing)?;
         if hybrid::is_key(signing) {
             return Ok(());
         }
@@ -108,7 +111,7 @@ impl Card {
 pub struct Roster {
     /// The digest of the cohort's secret.
     root: [u8; 32],
-    parties: Vec<Party>,
+    parties: Vec<RosterEntry>,
     bytes: Vec<u8>,
 }
 
@@ -121,7 +124,7 @@ fn cut(error: Error) -> Error {
     invalid(format!("it is damaged: {error}"))
 }
 
-/// The last bytes of a key to check signatures with.
+/// The last bytes of the verification keys: the Ed25519 key.
 fn curve_half(signing: &[u8]) -> [u8; VERIFY_LEN] {
     signing.last_chunk().copied().unwrap_or_default()
 }
@@ -130,14 +133,15 @@ fn root_info(id: ClientId) -> Vec<u8> {
     [b"fedcipher oneshot v1 root".as_slice(), &id.to_le_bytes()].concat()
 }
 
-/// Hides `root`, which has 256 bits of a random generator.
+/// A digest that hides `root`, which has 256 random bits.
 fn root_digest(root: &[u8; ROOT_LEN]) -> [u8; 32] {
     sha256(&[b"fedcipher oneshot v2 digest of the root", root])
 }
 
 impl Roster {
-    /// From what the parties say of themselves. Draws the cohort's secret for tags and seals it to each: it opens no
-    /// update, but whoever makes the roster could forge aggregates with it. Not to be made by the server.
+    /// Makes a roster from the parties' cards. Draws the cohort's secret for tags and encrypts it to each party. The
+    /// secret opens no update, but the roster's maker could forge aggregates with it. The server must not make the
+    /// roster.
     pub fn new(mut cards: Vec<Card>) -> Result<Self> {
         cards.sort_by_key(|card| card.id);
         let root = random_bytes::<ROOT_LEN>()?;
@@ -146,11 +150,11 @@ impl Roster {
                 return Err(invalid(format!("{:?} has no key to check signatures with", card.name)));
             }
             let verify = curve_half(&card.signing);
-            let sealed = Public::parse(&card.sealing)?.seal(&root_info(card.id), root.as_slice())?;
+            let sealed = HpkePublicKey::parse(&card.sealing)?.hpke_seal(&root_info(card.id), root.as_slice())?;
             let Card { id, name, roles, signing, sealing } = card;
-            Ok(Party { id, name, roles, verify, signing, sealing, root: sealed })
+            Ok(RosterEntry { id, name, roles, verify, signing, sealing, root: sealed })
         };
-        let parties: Vec<Party> = cards.into_iter().map(party).collect::<Result<_>>()?;
+        let parties: Vec<RosterEntry> = cards.into_iter().map(party).collect::<Result<_>>()?;
         let root = root_digest(&root);
         let mut bytes = [&MAGIC[..], &root, &(parties.len() as u32).to_le_bytes()].concat();
         for party in &parties {
@@ -172,29 +176,29 @@ impl Roster {
         Ok(roster)
     }
 
-    /// The roster that `r` begins with.
+    /// Reads a roster from the front of `r`.
     pub fn read(r: &mut Reader<'_>) -> Result<Self> {
         let whole = r.clone().rest();
         if r.array::<8>().map_err(cut)? != MAGIC {
-            return Err(invalid("this is no roster of this version"));
+            return Err(invalid("this is not a roster of this version"));
         }
         let root = r.array().map_err(cut)?;
         let count = r.u32().map_err(cut)? as usize;
         let mut parties = Vec::new();
-        for _ in 0..count.min(MOST_PARTIES) {
+        for _ in 0..count.min(MAX_PARTIES) {
             parties.push(Roster::party(r).map_err(cut)?);
         }
         let after = r.clone().rest().len();
         Roster::checked(root, parties, whole[..whole.len() - after].to_vec())
     }
 
-    fn party(r: &mut Reader<'_>) -> Result<Party> {
+    fn party(r: &mut Reader<'_>) -> Result<RosterEntry> {
         let id = r.client()?;
         let roles = Roles::parse(r.u8()?).ok_or_else(|| Error::frame("a party has no role, or an unknown one"))?;
         let length = usize::from(r.u8()?);
-        let name = std::str::from_utf8(r.bytes(length)?).map_err(|_| Error::frame("a name is no text"))?;
+        let name = std::str::from_utf8(r.bytes(length)?).map_err(|_| Error::frame("a name is not text (UTF-8)"))?;
         let signing = r.bytes(hybrid::VERIFY_LEN)?.to_vec();
-        Ok(Party {
+        Ok(RosterEntry {
             id,
             name: name.to_owned(),
             roles,
@@ -205,7 +209,7 @@ impl Roster {
         })
     }
 
-    fn checked(root: [u8; 32], parties: Vec<Party>, bytes: Vec<u8>) -> Result<Self> {
+    fn checked(root: [u8; 32], parties: Vec<RosterEntry>, bytes: Vec<u8>) -> Result<Self> {
         if let Some(pair) = parties.windows(2).find(|pair| pair[0].id >= pair[1].id) {
             return Err(invalid(format!("number {} is given to two parties, or out of order", pair[1].id)));
         }
@@ -217,7 +221,8 @@ impl Roster {
             if !names.insert(party.name.as_str()) {
                 return Err(invalid(format!("two parties are called {:?}; give one another name", party.name)));
             }
-            // Of either half of what signs: whoever breaks one must not be two parties by the other.
+            // Both halves of the verification keys must be unique. Otherwise an attacker who breaks one signature
+            // scheme could pose as two parties.
             let lattice = sha256(&[&party.signing[..hybrid::VERIFY_LEN - VERIFY_LEN]]);
             if ![party.verify, lattice, sha256(&[&party.sealing])].into_iter().all(|key| keys.insert(key)) {
                 return Err(invalid(format!("{:?} has the keys of another party", party.name)));
@@ -231,43 +236,44 @@ impl Roster {
         &self.bytes
     }
 
-    /// What names it in signatures: with the scheme's parameters and the epoch, so that these are agreed on too.
+    /// The roster's name in signatures. It includes the scheme's parameters and the epoch, so that parties agree on
+    /// these too.
     #[must_use]
     pub fn digest(&self, params: [u8; 16], epoch: Epoch) -> [u8; 32] {
         sha256(&[b"fedcipher oneshot v1 roster", &params, &epoch.to_le_bytes(), &self.bytes])
     }
 
-    pub fn parties(&self) -> impl Iterator<Item = &Party> {
+    pub fn parties(&self) -> impl Iterator<Item = &RosterEntry> {
         self.parties.iter()
     }
 
-    /// The party of this number.
+    /// The party with this number.
     #[must_use]
-    pub fn get(&self, id: ClientId) -> Option<&Party> {
+    pub fn get(&self, id: ClientId) -> Option<&RosterEntry> {
         self.parties.binary_search_by_key(&id, |party| party.id).ok().map(|at| &self.parties[at])
     }
 
     /// The committee, in the order of its shares.
-    pub fn members(&self) -> impl Iterator<Item = &Party> {
+    pub fn members(&self) -> impl Iterator<Item = &RosterEntry> {
         self.parties.iter().filter(|party| party.roles.member)
     }
 
-    pub fn readers(&self) -> impl Iterator<Item = &Party> {
+    pub fn readers(&self) -> impl Iterator<Item = &RosterEntry> {
         self.parties.iter().filter(|party| party.roles.reader)
     }
 
-    /// Those that send updates.
+    /// The clients that send updates.
     #[must_use]
     pub fn cohort(&self) -> Cohort {
         self.parties.iter().filter(|party| party.roles.client).map(|party| (party.id, party.verify)).collect()
     }
 
-    /// The number of the party of `identity`, and the cohort's secret as it was sealed to this party.
+    /// The number of the party `identity`, and the cohort's secret, decrypted by this party.
     pub fn join(&self, identity: &Identity) -> Result<(ClientId, Zeroizing<[u8; ROOT_LEN]>)> {
         let own = identity.verify_keys();
         let party =
             self.parties.iter().find(|party| party.signing == own).ok_or_else(|| {
-                invalid("this identity is not in it; send its public half to whoever makes the roster")
+                invalid("this identity is not in it; send its public half to the maker of the roster")
             })?;
         let root = identity.secret.open(&root_info(party.id), &party.root);
         let root = root.and_then(|root| <[u8; ROOT_LEN]>::try_from(root.as_slice()).ok()).ok_or_else(|| {

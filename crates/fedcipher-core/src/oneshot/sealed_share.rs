@@ -1,11 +1,12 @@
-//! A share that only one member opens, under one of its prekeys, beside one update only, and without doubt: whoever cannot
-//! read it can prove so.
+//! Encryption of a share to one member. Only that member can open it, under one of its prekeys and beside one update.
+//! If a
+//! member cannot read a share, it can prove so.
 //!
 //! An encapsulation of X-Wing in HPKE's base mode gives a secret X. The share is encrypted with AES-256-GCM under a key
-//! made of X. GCM does not commit to its key, so the client signs a hash of X too: a member that shows X proves what it
-//! was sent. Associated data is the digest of what the client signs of its update.
+//! derived from X. GCM does not commit to its key, so the client signs a hash of X too. A member that reveals X proves
+//! what it was sent. The associated data is the digest of the content that the client signs.
 
-use super::sealing::{ENCAPPED_LEN, EXPORT_LEN, Public, Secret};
+use super::sealing::{ENCAPPED_LEN, EXPORT_LEN, HpkePublicKey, HpkeSecretKey};
 use crate::shown::shown;
 use crate::statement::sha256;
 use crate::wire::Reader;
@@ -17,24 +18,24 @@ use zeroize::Zeroizing;
 
 const NUMBER_LEN: usize = 8;
 const GCM_TAG: usize = 16;
-/// Bytes by which sealing makes a share longer.
+/// Bytes that encryption adds to a share.
 pub const OVERHEAD: usize = NUMBER_LEN + 32 + ENCAPPED_LEN + GCM_TAG;
 
-/// The secret between a client and a member about one share.
+/// The secret X that a client and a member use for one share.
 pub type Exported = Zeroizing<[u8; EXPORT_LEN]>;
 
-/// Hides X, which has 256 bits of a KDF.
+/// A hash that hides X, which is 256 bits from a KDF.
 fn commitment(x: &Exported) -> [u8; 32] {
     sha256(&[b"fedcipher oneshot v1 committed", x.as_slice()])
 }
 
-/// For one message: X is fresh each time, so the nonce is zero.
+/// The cipher of one message. X is fresh each time, so the nonce is zero.
 fn cipher(x: &Exported) -> Aes256Gcm {
     let key = Zeroizing::new(sha256(&[b"fedcipher oneshot v1 share key", x.as_slice()]));
     Aes256Gcm::new((&*key).into())
 }
 
-/// The part of a sealed share that needs no data.
+/// The part of an encrypted share that needs no data.
 pub struct Envelope {
     pub number: u64,
     encapped: Vec<u8>,
@@ -42,14 +43,14 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// To the holder of prekey `number`, in the context of `info` only.
-    pub fn to(number: u64, prekey: &Public, info: &[u8]) -> Result<Self> {
+    /// An envelope for the holder of prekey `number`, in the context `info` only.
+    pub fn to(number: u64, prekey: &HpkePublicKey, info: &[u8]) -> Result<Self> {
         let (encapped, x) = prekey.encapsulate(info)?;
         Ok(Envelope { number, encapped, x })
     }
 
     /// `number u64 | hash of X 32 | encapsulated key | share and its tag`.
-    pub fn seal(&self, data: &[u8; 32], share: &[u8]) -> Result<Vec<u8>> {
+    pub fn encrypt_share(&self, data: &[u8; 32], share: &[u8]) -> Result<Vec<u8>> {
         let sealed = cipher(&self.x)
             .encrypt(&Nonce::default(), Payload { msg: share, aad: data })
             .map_err(|_| Error::Key { reason: "sealing a share failed".into() })?;
@@ -57,23 +58,23 @@ impl Envelope {
     }
 }
 
-/// What stands for the share of a member that has published no prekey.
+/// The placeholder for the share of a member without a published prekey.
 pub const NO_SHARE: [u8; NUMBER_LEN] = [0; NUMBER_LEN];
 
-/// A sealed share as it travels.
+/// An encrypted share on the wire.
 #[derive(Debug, Clone, Copy)]
 pub struct SealedShare<'a> {
-    /// Of the prekey; 0 where there is no share.
+    /// The number of the prekey; 0 if there is no share.
     pub number: u64,
     committed: [u8; 32],
     encapped: &'a [u8],
     sealed: &'a [u8],
-    /// All of it.
+    /// The whole encrypted share.
     pub bytes: &'a [u8],
 }
 
 impl<'a> SealedShare<'a> {
-    /// Of a share of `len` bytes.
+    /// Reads an encrypted share whose plaintext has `len` bytes.
     pub fn read(r: &mut Reader<'a>, len: usize) -> Result<Self> {
         let whole = r.clone().rest();
         let number = r.u64()?;
@@ -90,15 +91,15 @@ impl<'a> SealedShare<'a> {
         Ok(SealedShare { number, committed, encapped, sealed, bytes: &whole[..len + OVERHEAD] })
     }
 
-    /// What the client signs of it.
+    /// The bytes that the client signs of the share.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         sha256(&[self.bytes])
     }
 
-    /// X, for the holder of the prekey; none where it is not the one that the client has signed.
+    /// X, for the holder of the prekey; `None` if the client has signed another X.
     #[must_use]
-    pub fn exported(&self, prekey: &Secret, info: &[u8]) -> Option<Exported> {
+    pub fn exported(&self, prekey: &HpkeSecretKey, info: &[u8]) -> Option<Exported> {
         prekey.decapsulate(info, self.encapped).filter(|x| self.is_of(x))
     }
 
@@ -108,7 +109,7 @@ impl<'a> SealedShare<'a> {
         shown(bool::from(commitment(x).ct_eq(&self.committed)))
     }
 
-    /// The share; none where X or `data` are others than it was sealed with.
+    /// The share; `None` if X or `data` differ from those of its encryption.
     #[must_use]
     pub fn open(&self, x: &Exported, data: &[u8; 32]) -> Option<Zeroizing<Vec<u8>>> {
         let opened = cipher(x).decrypt(&Nonce::default(), Payload { msg: self.sealed, aad: data });
@@ -131,9 +132,9 @@ mod tests {
     #[test]
     fn a_share_opens_for_its_member_beside_its_update_only() {
         let (secret, public) = generate().unwrap();
-        let (secret, public) = (Secret::parse(&secret).unwrap(), Public::parse(&public).unwrap());
+        let (secret, public) = (HpkeSecretKey::parse(&secret).unwrap(), HpkePublicKey::parse(&public).unwrap());
         let envelope = Envelope::to(7, &public, b"here").unwrap();
-        let bytes = envelope.seal(&[1; 32], b"share").unwrap();
+        let bytes = envelope.encrypt_share(&[1; 32], b"share").unwrap();
         assert_eq!(bytes.len(), 5 + OVERHEAD);
         let share = read(&bytes, 5).unwrap();
         let x = share.exported(&secret, b"here").unwrap();
@@ -146,17 +147,17 @@ mod tests {
             let damaged = read(&damaged, 5).unwrap();
             assert_ne!(damaged.digest(), share.digest());
             let opened = damaged.exported(&secret, b"here").and_then(|x| damaged.open(&x, &[1; 32]));
-            // The number is not sealed: the client signs it.
+            // The number is not encrypted; the client's signature covers it.
             assert_eq!(opened.is_some(), at < NUMBER_LEN, "byte {at}");
         }
     }
 
-    /// One ciphertext of GCM under two keys: only the X that its client has signed proves anything.
+    /// One GCM ciphertext that is valid under two keys. Only the X that the client has signed proves anything.
     #[test]
     fn another_secret_than_the_signed_one_proves_nothing() {
         let (_, public) = generate().unwrap();
-        let envelope = Envelope::to(1, &Public::parse(&public).unwrap(), b"here").unwrap();
-        let bytes = envelope.seal(&[0; 32], b"share").unwrap();
+        let envelope = Envelope::to(1, &HpkePublicKey::parse(&public).unwrap(), b"here").unwrap();
+        let bytes = envelope.encrypt_share(&[0; 32], b"share").unwrap();
         let share = read(&bytes, 5).unwrap();
         let mut other = envelope.x.clone();
         other[3] ^= 1;

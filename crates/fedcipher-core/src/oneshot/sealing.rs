@@ -1,4 +1,4 @@
-//! Bytes for one party's eyes: HPKE's base mode with X-Wing (X25519 and ML-KEM-768, draft-connolly-cfrg-xwing-kem-10),
+//! Encryption to one party: HPKE's base mode with X-Wing (X25519 and ML-KEM-768, draft-connolly-cfrg-xwing-kem-10),
 //! SHAKE256 (draft-ietf-hpke-pq-04) and AES-256-GCM.
 
 use crate::prf::{Draws, Stream};
@@ -13,12 +13,12 @@ use zeroize::Zeroizing;
 pub const PUBLIC_LEN: usize = 1216;
 /// Bytes of a secret key.
 pub const SECRET_LEN: usize = 32;
-/// Bytes of an encapsulated key, which precede what is sealed.
+/// Bytes of an encapsulated key, which precede the ciphertext.
 pub const ENCAPPED_LEN: usize = 1120;
-/// Bytes of a secret that an encapsulation gives both sides.
+/// Bytes of the secret that an encapsulation gives both sides.
 pub const EXPORT_LEN: usize = 32;
 const EXPORT: &[u8] = b"fedcipher oneshot v1 share";
-/// Bytes by which sealing makes longer.
+/// Bytes that encryption adds to a message.
 pub const OVERHEAD: usize = ENCAPPED_LEN + 16;
 
 /// A fresh pair of keys, both as bytes: (secret, public).
@@ -27,24 +27,24 @@ pub fn generate() -> Result<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     Ok((Zeroizing::new(secret.to_bytes().to_vec()), public.to_bytes().to_vec()))
 }
 
-/// Somebody else's public key.
+/// Another party's public key.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Public(<XWing as Kem>::PublicKey);
+pub struct HpkePublicKey(<XWing as Kem>::PublicKey);
 
-impl std::fmt::Debug for Public {
+impl std::fmt::Debug for HpkePublicKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Public")
+        f.write_str("HpkePublicKey")
     }
 }
 
-impl Public {
+impl HpkePublicKey {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let failed = |e| Error::Key { reason: format!("a public key is not of X-Wing: {e}") };
-        <XWing as Kem>::PublicKey::from_bytes(bytes).map(Public).map_err(failed)
+        <XWing as Kem>::PublicKey::from_bytes(bytes).map(HpkePublicKey).map_err(failed)
     }
 
-    /// `bytes` for the holder of this key, in the context of `info` only.
-    pub fn seal(&self, info: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
+    /// Encrypts `bytes` to the holder of this key, in the context `info` only.
+    pub fn hpke_seal(&self, info: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
         let failed = |e| Error::Key { reason: format!("sealing failed: {e}") };
         let mut draws = Draws(Stream::from_os()?);
         let (encapped, sealed) = hpke::single_shot_seal_with_rng::<AesGcm256, KdfShake256, XWing>(
@@ -59,7 +59,7 @@ impl Public {
         Ok([encapped.to_bytes().as_slice(), &sealed].concat())
     }
 
-    /// A fresh secret in the context of `info`, and what gives it to the holder of this key.
+    /// A fresh secret in the context `info`, and the encapsulation that gives it to the holder of this key.
     pub fn encapsulate(&self, info: &[u8]) -> Result<(Vec<u8>, Zeroizing<[u8; EXPORT_LEN]>)> {
         let failed = |e| Error::Key { reason: format!("sealing failed: {e}") };
         let mut draws = Draws(Stream::from_os()?);
@@ -72,20 +72,20 @@ impl Public {
     }
 }
 
-/// One's own secret key.
+/// A party's own secret key.
 #[derive(Clone)]
-pub struct Secret(<XWing as Kem>::PrivateKey);
+pub struct HpkeSecretKey(<XWing as Kem>::PrivateKey);
 
-impl std::fmt::Debug for Secret {
+impl std::fmt::Debug for HpkeSecretKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(secret)")
+        f.write_str("HpkeSecretKey(secret)")
     }
 }
 
-impl Secret {
+impl HpkeSecretKey {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let failed = |_| Error::Key { reason: "an identity's sealing key is not of X-Wing".into() };
-        <XWing as Kem>::PrivateKey::from_bytes(bytes).map(Secret).map_err(failed)
+        <XWing as Kem>::PrivateKey::from_bytes(bytes).map(HpkeSecretKey).map_err(failed)
     }
 
     #[must_use]
@@ -93,7 +93,7 @@ impl Secret {
         XWing::sk_to_pk(&self.0).to_bytes().to_vec()
     }
 
-    /// What [`Public::seal`] made in this context; none for anything else.
+    /// Decrypts bytes from [`HpkePublicKey::hpke_seal`] in the same context; `None` for anything else.
     #[must_use]
     pub fn open(&self, info: &[u8], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let (encapped, sealed) = sealed.split_at_checked(ENCAPPED_LEN)?;
@@ -103,7 +103,8 @@ impl Secret {
             .map(Zeroizing::new)
     }
 
-    /// What [`Public::encapsulate`] gave in this context; another secret for anything else, or none.
+    /// The secret from [`HpkePublicKey::encapsulate`] in the same context. For any other input, a different secret or
+    /// `None`.
     #[must_use]
     pub fn decapsulate(&self, info: &[u8], encapped: &[u8]) -> Option<Zeroizing<[u8; EXPORT_LEN]>> {
         let encapped = <XWing as Kem>::EncappedKey::from_bytes(encapped).ok()?;
@@ -124,9 +125,9 @@ mod tests {
     fn only_whom_it_was_sealed_to_opens_it_and_only_in_its_context() {
         let ((secret, public), (other, _)) = (generate().unwrap(), generate().unwrap());
         assert_eq!((secret.len(), public.len()), (SECRET_LEN, PUBLIC_LEN));
-        let (secret, other) = (Secret::parse(&secret).unwrap(), Secret::parse(&other).unwrap());
+        let (secret, other) = (HpkeSecretKey::parse(&secret).unwrap(), HpkeSecretKey::parse(&other).unwrap());
         assert_eq!(secret.public(), public);
-        let sealed = Public::parse(&public).unwrap().seal(b"here", b"words").unwrap();
+        let sealed = HpkePublicKey::parse(&public).unwrap().hpke_seal(b"here", b"words").unwrap();
         assert_eq!(sealed.len(), 5 + OVERHEAD);
         assert_eq!(secret.open(b"here", &sealed).unwrap().as_slice(), b"words");
         assert!(secret.open(b"there", &sealed).is_none() && other.open(b"here", &sealed).is_none());
@@ -138,8 +139,8 @@ mod tests {
         for cut in [0, 5, ENCAPPED_LEN, sealed.len() - 1] {
             assert!(secret.open(b"here", &sealed[..cut]).is_none());
         }
-        assert!(Public::parse(&public[1..]).is_err() && Secret::parse(b"short").is_err());
-        // A lattice part that is no public key, as whoever wants a panic would send it.
-        assert!(Public::parse(&[0xff; PUBLIC_LEN]).is_err());
+        assert!(HpkePublicKey::parse(&public[1..]).is_err() && HpkeSecretKey::parse(b"short").is_err());
+        // An invalid lattice part, as an attacker would send it to cause a panic.
+        assert!(HpkePublicKey::parse(&[0xff; PUBLIC_LEN]).is_err());
     }
 }

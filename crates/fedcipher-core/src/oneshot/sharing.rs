@@ -1,18 +1,24 @@
-//! A secret polynomial shared with a committee: Shamir (CACM 1979), or several coefficients in one polynomial
+//! The sharing of a secret polynomial with a committee: Shamir (CACM 1979), or several coefficients in one polynomial
 //! (Franklin and Yung, "Communication complexity of secure computation", STOC 1992).
 //!
-//! `pack` coefficients lie at the points 0, -1, -2, ..., member j's share at j + 1. `threshold - 1` members draw theirs
-//! from a seed of 32 bytes, which fixes the polynomial together with what is shared; the others' follow from those.
-//! So `threshold - 1` shares say nothing (those of seeds: under AES-256 as a PRG) and `threshold + pack - 1` say all.
-//! Those between are equations in small numbers, and count as if they said all ([`super::committee`]).
-//! Shares add up: the members' sums are shares of the sum. Beside each share is one of the pad of the client's tag
-//! ([`super::pads`]).
+//! `pack` coefficients are the values at the points 0, -1, -2, ..., and member j's share is the value at j + 1.
+//! `threshold - 1` members draw their shares from a seed of 32 bytes. These and the shared coefficients fix the
+//! polynomial,
+//! and the other shares follow. So `threshold - 1` shares reveal nothing (shares from seeds: under AES-256 as a PRG),
+//! and
+//! `threshold + pack - 1` reveal everything. Numbers of shares in between give equations in small numbers, and count as
+//! if
+//! they revealed everything ([`super::committee`]). Shares add up: the members' sums are shares of the sum. Beside each
+//! share is one of the pad of the client's tag ([`super::pads`]).
 //!
-//! Each member says a random combination of its share too, of the secret and of the pad, and the combinations of all
-//! members lie on a polynomial as the shares do: so shares that do not fit are found before the sum is opened. Which
-//! combination follows from what this client has signed, and from nothing else. So all members say the same combination
-//! of an honest client's shares, for whatever set of clients each of them was asked. A mask of the client's own is added
-//! to each, shared in the same way: so to whoever sees the combinations they are uniform.
+//! Each member also sends a random combination of its share of the secret and of the pad. The combinations of all
+//! members
+//! lie on a polynomial, as the shares do. So inconsistent shares are found before the sum is opened. The combination
+//! depends only on the content that this client has signed. So all members send the same combination of an honest
+//! client's
+//! shares, whatever set of clients each of them was asked for. A mask of the client is added to each combination and
+//! shared
+//! in the same way. So the combinations are uniform to an observer.
 
 use super::decode::{Numbers, Tags, off};
 use super::field::Field;
@@ -26,14 +32,14 @@ use crate::{Error, Result};
 use std::collections::BTreeSet;
 use zeroize::Zeroizing;
 
-/// Bytes of a share that is drawn from a seed.
+/// Bytes of the seed of a drawn share.
 const SEED: usize = 32;
-/// What does not fit passes with a probability of at most 2^-this.
+/// An inconsistent share passes with a probability of at most 2^-80.
 const SOUND_BITS: u32 = 80;
-/// Sets of answers that are tried to find which of them are false.
-const MOST_SETS: usize = 4096;
+/// The number of sets of answers that are tried to find the false ones.
+const MAX_SETS: usize = 4096;
 
-/// How secrets of `n` coefficients are shared.
+/// The sharing of secrets with `n` coefficients.
 #[derive(Debug, Clone)]
 pub struct Sharing {
     pub field: Field,
@@ -41,10 +47,10 @@ pub struct Sharing {
     members: usize,
     threshold: usize,
     pack: usize,
-    /// By how much what is shared, then the shares of seeds, count for the share of each other member.
+    /// The weights of the shared coefficients, then of the seeds' shares, in the share of each other member.
     rows: Vec<Vec<u64>>,
     pads: Pads,
-    /// Combinations of the secret's shares.
+    /// The number of combinations of the secret's shares.
     masks: usize,
 }
 
@@ -56,32 +62,32 @@ pub struct Share {
     pad_mask: Zeroizing<Element>,
 }
 
-/// How a client's shares are combined, the same for all members.
+/// The coefficients of the combinations of a client's shares; the same for all members.
 pub struct Coefficients {
-    /// Rows in a row, a number for each element of a share.
+    /// All rows concatenated; each row has a number for each element of a share.
     rows: Vec<u32>,
     pad: Element,
 }
 
-/// A combination of one client's share, by one member.
+/// A member's combination of one client's share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Combination {
     pub values: Vec<u64>,
     pub pad: Element,
 }
 
-/// What a member adds up.
+/// The sums that a member adds up.
 pub struct Shares {
     pub secrets: Zeroizing<Vec<u64>>,
     pub pads: Zeroizing<Element>,
 }
 
-/// What a committee's answers have shown.
+/// The result of the committee's answers.
 #[derive(Debug)]
 pub struct Joined {
     pub sum: Zeroizing<Vec<i32>>,
     pub pads: Zeroizing<Element>,
-    /// Members whose answers do not agree with the others'.
+    /// Members whose answers are inconsistent with the others'.
     pub wrong: Vec<usize>,
 }
 
@@ -91,7 +97,7 @@ pub(super) fn point(member: usize) -> u64 {
 
 fn split_pad(bytes: &[u8]) -> Result<(&[u8], Zeroizing<Element>)> {
     let (secrets, pad) = bytes.split_last_chunk().ok_or_else(|| Error::frame("a share ends before its pad"))?;
-    let pad = Element::from_wire(*pad).ok_or_else(|| Error::frame("a share of a pad is no field element"))?;
+    let pad = Element::from_wire(*pad).ok_or_else(|| Error::frame("a share of a pad is not a field element"))?;
     Ok((secrets, Zeroizing::new(pad)))
 }
 
@@ -100,7 +106,7 @@ fn pads<'a>(of: &[&'a (usize, Shares)]) -> Vec<(usize, &'a Element)> {
 }
 
 impl Sharing {
-    /// `values` is how many different numbers a coefficient of a sum can be.
+    /// `values` is the number of different values of a coefficient of a sum.
     pub fn new(n: usize, values: u64, members: usize, threshold: usize, pack: usize) -> Result<Self> {
         let field = Field::holding(values)?;
         let mut made = Sharing {
@@ -118,7 +124,7 @@ impl Sharing {
         Ok(made)
     }
 
-    /// Where what is shared lies, and the shares of seeds.
+    /// The points of the shared coefficients and of the seeds' shares.
     fn nodes(&self) -> Vec<u64> {
         self.secrets().chain((0..self.threshold - 1).map(point)).collect()
     }
@@ -127,13 +133,13 @@ impl Sharing {
         (0..self.pack as u64).map(|i| self.field.neg(i))
     }
 
-    /// By how much what is shared, then the shares of seeds, count for member `member`'s share.
+    /// The weights of the shared coefficients, then of the seeds' shares, in the share of `member`.
     #[cfg(test)]
     pub fn row(&self, member: usize) -> Vec<u64> {
         self.field.lagrange(&self.nodes(), point(member))
     }
 
-    /// Members that must answer.
+    /// The number of members that must answer.
     #[must_use]
     pub fn needed(&self) -> usize {
         self.threshold + self.pack - 1
@@ -145,7 +151,7 @@ impl Sharing {
         self.n.div_ceil(self.pack)
     }
 
-    /// Bytes of member `member`'s share.
+    /// Bytes of the share of `member`.
     #[must_use]
     pub fn share_bytes(&self, member: usize) -> usize {
         let secrets = if member + 1 < self.threshold { SEED } else { packed_len(self.columns(), self.field.bits()) };
@@ -173,7 +179,7 @@ impl Sharing {
         packed_len(self.elements(), self.field.bits())
     }
 
-    /// A share for each member.
+    /// Splits a secret and a pad into one share per member.
     pub fn split(&self, secret: &[i8], pad: &Element) -> Result<Vec<Zeroizing<Vec<u8>>>> {
         let mut draws = Stream::from_os()?;
         let mut shares = Vec::with_capacity(self.members);
@@ -191,7 +197,7 @@ impl Sharing {
             shares.push(Zeroizing::new(seed.to_vec()));
         }
         for row in &self.rows {
-            // Fewer than 2^6 products below 2^62 / 2^6 would do without reduction between; members are few.
+            // With fewer than 2^6 products below 2^62 / 2^6, no reduction is needed in between. There are few members.
             let value =
                 |g: usize| row.iter().zip(&known).fold(0, |s, (l, v)| self.field.add(s, self.field.mul(*l, v[g])));
             shares.push(self.packed(self.columns(), (0..self.columns()).map(value)));
@@ -209,7 +215,7 @@ impl Sharing {
         Ok(Zeroizing::new((0..self.columns()).map(|_| stream.below(self.field.p())).collect()))
     }
 
-    /// Field elements in the wire's bits.
+    /// Field elements in the bits of the wire.
     #[must_use]
     pub fn packed(&self, count: usize, values: impl Iterator<Item = u64>) -> Zeroizing<Vec<u8>> {
         let mut out = Zeroizing::new(vec![0; packed_len(count, self.field.bits())]);
@@ -219,26 +225,26 @@ impl Sharing {
         out
     }
 
-    /// So many field elements off the wire.
+    /// Reads `count` field elements from the wire.
     fn unpacked(&self, bytes: &[u8], count: usize) -> Result<Zeroizing<Vec<u64>>> {
         let bits = self.field.bits();
         check_stream(bytes, count, bits)?;
         let values: Vec<u64> = (0..count).map(|k| read_bits(bytes, k * bits as usize, bits) as u64).collect();
         let values = Zeroizing::new(values);
-        // A refusal shows. Of a share, which is secret, all values are looked at.
+        // The rejection is visible to others. A share is secret, so all values are examined.
         if shown(values.iter().fold(false, |beyond, v| beyond | (*v >= self.field.p()))) {
-            return Err(Error::frame("a share has a value that is no field element"));
+            return Err(Error::frame("a share has a value that is not a field element"));
         }
         Ok(values)
     }
 
-    /// No shares.
+    /// An empty sum of shares.
     #[must_use]
     pub fn none(&self) -> Shares {
         Shares { secrets: Zeroizing::new(vec![0; self.elements()]), pads: Zeroizing::default() }
     }
 
-    /// Member `member`'s share, off the wire.
+    /// Reads the share of `member` from the wire.
     pub fn share(&self, member: usize, bytes: &[u8]) -> Result<Share> {
         let (bytes, pad_mask) = split_pad(bytes)?;
         let (secrets, pad) = split_pad(bytes)?;
@@ -256,8 +262,9 @@ impl Sharing {
         *sum.pads += *share.pad;
     }
 
-    /// How the shares of a client are combined that has signed what `seed` is a digest of. Numbers of a bit less than p
-    /// has: what does not fit passes each with a probability of at most one in so many.
+    /// The combination coefficients of a client; `seed` is a digest of the content that it has signed. Each number has
+    /// one bit less than p, so an inconsistent share passes each combination with a probability of at most 1 in that
+    /// many.
     pub fn coefficients(&self, seed: &[u8; 32]) -> Result<Coefficients> {
         let mut stream = Stream::new(seed, [0; 12])?;
         let count = self.masks * self.elements();
@@ -268,10 +275,10 @@ impl Sharing {
         Ok(Coefficients { rows: numbers.take(count).collect(), pad: Element::draw(&mut stream) })
     }
 
-    /// What a member says of a share beside its sum.
+    /// The combination that a member sends of a share, in addition to the sum.
     #[must_use]
     pub fn combine(&self, share: &Share, coefficients: &Coefficients) -> Combination {
-        // Products that are added before they are reduced: together they are below 2^62.
+        // The number of products that are added before a reduction: their sum stays below 2^62.
         let most = 1usize << (62 - 2 * self.field.bits()).min(12);
         let combined = |(mask, row): (&u64, &[u32])| {
             let parts = row.chunks(most).zip(share.secrets.chunks(most));
@@ -284,7 +291,7 @@ impl Sharing {
         Combination { values, pad: *share.pad_mask + coefficients.pad * *share.pad }
     }
 
-    /// A combination on the wire.
+    /// A combination in the bits of the wire.
     #[must_use]
     pub fn combination_to_bytes(&self, combination: &Combination) -> Vec<u8> {
         let values = self.packed(self.masks, combination.values.iter().copied());
@@ -296,8 +303,8 @@ impl Sharing {
         Ok(Combination { values: self.unpacked(values, self.masks)?.to_vec(), pad: *pad })
     }
 
-    /// Which of `members` have combined another share of one client than all but `most` of them; none where so few do not
-    /// agree. There are at least [`Self::needed`] and twice `most`.
+    /// The `members` whose combination of one client's share is inconsistent with all but `most` of the others; `None`
+    /// if fewer agree. There are at least [`Self::needed`] plus twice `most` members.
     #[must_use]
     pub fn disagreeing_shares(&self, members: &[usize], said: &[&Combination], most: usize) -> Option<BTreeSet<usize>> {
         let points: Vec<u64> = members.iter().map(|member| point(*member)).collect();
@@ -311,26 +318,26 @@ impl Sharing {
         Some(places.into_iter().map(|place| members[place]).collect())
     }
 
-    /// Adds a sum to another.
+    /// Adds one sum to another.
     pub fn merge(&self, sum: &mut Shares, other: &Shares) {
         sum.secrets.iter_mut().zip(other.secrets.iter()).for_each(|(s, v)| *s = self.field.add(*s, *v));
         *sum.pads += *other.pads;
     }
 
-    /// A sum off the wire: of secrets, as [`Self::packed`] has made it, then of pads.
+    /// Reads a sum from the wire: the sum of secrets, as [`Self::packed`] writes it, then the sum of pads.
     pub fn parse(&self, bytes: &[u8]) -> Result<Shares> {
         let (secrets, pads) = split_pad(bytes)?;
         Ok(Shares { secrets: self.unpacked(secrets, self.elements())?, pads })
     }
 
-    /// The sum of secrets behind at least [`Self::needed`] sums of shares, each with its member's number. What more
-    /// there are are checked against each other: with one to spare a false one is noticed, with two it is found.
+    /// The sum of secrets from at least [`Self::needed`] sums of shares, each with its member's number. Additional sums
+    /// are checked against each other: one additional sum lets a false one be noticed, two let it be found.
     pub fn join(&self, answers: &[(usize, Shares)]) -> Result<Joined> {
         let spare = answers
             .len()
             .checked_sub(self.needed())
             .ok_or(Error::Committee { answers: answers.len(), needed: self.needed() })?;
-        // Half of what there is to spare: beyond, liars that work together could have an honest member take the blame.
+        // Up to half of the additional answers. Beyond that, colluding liars could put the blame on an honest member.
         for wrong in 0..=spare / 2 {
             let Some(left_out) = self.disagreeing(answers, wrong) else { continue };
             let kept: Vec<_> = answers.iter().filter(|(m, _)| !left_out.contains(m)).collect();
@@ -341,7 +348,7 @@ impl Sharing {
         Err(Error::Decrypt { reason: "the committee's answers do not agree: one of them is false".into() })
     }
 
-    /// `count` members without whom all answers agree.
+    /// A set of `count` members without whom all answers are consistent.
     fn disagreeing(&self, answers: &[(usize, Shares)], count: usize) -> Option<Vec<usize>> {
         let mut sets = vec![Vec::new()];
         for _ in 0..count {
@@ -349,7 +356,7 @@ impl Sharing {
                 let first = set.last().map_or(0, |last| last + 1);
                 (first..answers.len()).map(|k| [set.as_slice(), &[k]].concat()).collect::<Vec<_>>()
             };
-            sets = sets.iter().flat_map(longer).take(MOST_SETS).collect();
+            sets = sets.iter().flat_map(longer).take(MAX_SETS).collect();
         }
         let agree = |set: &Vec<usize>| {
             let kept: Vec<_> = answers.iter().enumerate().filter(|(k, _)| !set.contains(k)).map(|(_, a)| a).collect();
@@ -358,7 +365,7 @@ impl Sharing {
             rest.iter().all(|(member, found)| {
                 let row = self.field.lagrange(&nodes, point(*member));
                 let mut secrets = found.secrets.iter().enumerate();
-                // Where one does not agree follows from what liars have added to theirs, and from nothing else.
+                // An inconsistency depends only on the errors that liars have added to their answers.
                 shown(Pads::agrees(&pads(base), *member, &found.pads))
                     && secrets.all(|(g, found)| shown(self.combined(&row, base, g) == *found))
             })
@@ -392,7 +399,7 @@ mod tests {
         (0..clients).map(|_| (0..N).map(|_| stream.below(85) as i8 - 42).collect()).collect()
     }
 
-    /// What each member adds up.
+    /// The sum that each member adds up.
     fn sums(sharing: &Sharing, secrets: &[Vec<i8>]) -> Vec<(usize, Shares)> {
         let mut sums: Vec<_> = (0..sharing.members).map(|m| (m, sharing.none())).collect();
         for (client, secret) in secrets.iter().enumerate() {
@@ -413,7 +420,7 @@ mod tests {
         (0..clients).map(pad).sum()
     }
 
-    /// What the combinations of all members say at the secret's places, and of the pad.
+    /// The combinations of all members, at the points of the secret, and the combination of the pad.
     fn seen(sharing: &Sharing, secret: &[i8], coefficients: &Coefficients) -> (Vec<u64>, Element) {
         let shares = sharing.split(secret, &pad(0)).unwrap();
         let combined = |m: usize| sharing.combine(&sharing.share(m, &shares[m]).unwrap(), coefficients);
@@ -428,7 +435,7 @@ mod tests {
         (places, Pads::joined(&said.iter().enumerate().map(|(m, of)| (m, &of.pad)).collect::<Vec<_>>()))
     }
 
-    /// They fit, and of one secret they are others each time: a mask hides each of them.
+    /// The combinations are consistent, and differ each time for one secret, because a mask hides each of them.
     #[test]
     fn combinations_fit_and_are_masked() {
         for (members, threshold, pack) in [(1, 1, 1), (5, 4, 1), (7, 3, 2), (9, 5, 4)] {
@@ -458,7 +465,7 @@ mod tests {
         (0..N).map(|k| secrets.iter().map(|s| i32::from(s[k])).sum()).collect()
     }
 
-    /// (members, threshold, pack) where enough members are left.
+    /// (members, threshold, pack) with enough members left.
     fn shapes() -> impl Strategy<Value = (usize, usize, usize)> {
         (1usize..9).prop_flat_map(|members| {
             (Just(members), 1..=members).prop_flat_map(|(m, t)| (Just(m), Just(t), 1..=m - t + 1))
@@ -493,7 +500,7 @@ mod tests {
                     **pads += Element::draw(&mut draws);
                     continue;
                 }
-                // In several places: one error each could by chance lie on a polynomial with another's.
+                // Errors in several elements: with one error each, two liars could by chance be consistent.
                 secrets.iter_mut().for_each(|v| *v = sharing.field.add(*v, draws.below(sharing.field.p())));
             }
             prop_assume!(liars.len() <= spare);
@@ -508,7 +515,7 @@ mod tests {
             }
         }
 
-        /// Any threshold - 1 shares fit any other secret: there is a polynomial through them and it.
+        /// Any threshold - 1 shares are consistent with any other secret: a polynomial passes through both.
         #[test]
         fn too_few_shares_fit_every_secret((members, threshold, pack) in shapes(), other in -42i8..=42) {
             let sharing = Sharing::new(N, 84 * 12 + 1, members, threshold, pack).unwrap();
@@ -519,7 +526,7 @@ mod tests {
             let through = |nodes: &[u64], values: &[u64], at: u64| {
                 f.lagrange(nodes, at).iter().zip(values).fold(0, |sum, (l, v)| f.add(sum, f.mul(*l, *v)))
             };
-            // The same shares with another secret: draws exist from which `split` makes just these.
+            // The same shares with another secret: some draws make `split` produce exactly these.
             let other = vec![f.lift(i64::from(other)); pack];
             let nodes: Vec<u64> = sharing.secrets().chain(held.iter().copied()).collect();
             let values = [other.clone(), few.iter().map(|(_, v)| v.secrets[0]).collect()].concat();

@@ -1,4 +1,4 @@
-//! What key files and ledgers ask of the system. Everything that Unix and Windows do differently is here.
+//! The system functions for key files and ledgers. All differences between Unix and Windows are here.
 
 #[cfg(unix)]
 mod unix;
@@ -14,7 +14,7 @@ pub use windows::*;
 /// process is in.
 pub const TRUSTED_GROUP: &str = "FEDCIPHER_TRUSTED_GROUP";
 
-/// What owners and modes, which only Unix has, say against a key that lies there.
+/// Objections to a key's place by its owners and modes. Only Unix has these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(windows, expect(dead_code, reason = "no modes there"))]
 pub enum Exposed {
@@ -22,9 +22,9 @@ pub enum Exposed {
     Readable(u32),
     /// It is another user's, neither this one's nor root's.
     OfUser(u32),
-    /// Others may write to the folder, and replace what is in it; its mode.
+    /// Other users may write to the folder and replace its content; with the folder's mode.
     Writable(u32),
-    /// The file itself lies in a folder where everybody makes files, though nobody removes those of others.
+    /// The file is in a folder where all users may make files, although they cannot remove each other's.
     Sticky,
 }
 

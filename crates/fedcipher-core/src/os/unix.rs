@@ -8,12 +8,12 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 const OTHERS: u32 = 0o077;
-/// Of the group, and of everybody.
+/// Permission bits of the group, and of others.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 const GROUP_READS: u32 = 0o040;
 const GROUP_WRITES: u32 = 0o020;
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// The bytes at `offset`; the file's position is of no matter.
 pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<()> {
@@ -104,12 +104,12 @@ fn no_new_names(e: &Error) -> Error {
     )
 }
 
-/// What stands against a secret file with this metadata.
+/// The objection to a secret file with this metadata.
 pub fn exposed_file(about: &Metadata) -> Option<Exposed> {
     (rights(about, OTHERS, GROUP_READS) != 0).then(|| Exposed::Readable(about.mode() & 0o7777))
 }
 
-/// Those of the `rights` that others have, without that of a group whose members are taken for this user.
+/// The `rights` that other users have, except those of a group whose members are trusted.
 fn rights(about: &Metadata, rights: u32, of_group: u32) -> u32 {
     let trusted = about.mode() & of_group != 0 && trusts(about.gid());
     about.mode() & rights & !if trusted { of_group } else { 0 }
@@ -133,12 +133,14 @@ pub fn group_to_trust(about: &Metadata) -> Option<u32> {
     (about.mode() & (GROUP_READS | GROUP_WRITES) != 0 && others == 0 && is_of(about.gid())).then(|| about.gid())
 }
 
-/// The first folder, link or file on the way to the secret file at `path` by which another user could put his own in
-/// its place, and how.
+/// The first folder, link or file on the path of the secret file `path` through which another user could replace the
+/// file, and how.
 ///
-/// As ssh has it: everything on the way, that of links too, belongs to this user or root, and nobody else writes to a
-/// folder. In a sticky folder, such as `/tmp`, what belongs to this user or root stays: there it may go on from a folder
-/// or a link, while a file there is refused.
+/// As in ssh, everything on the path, including the path of links, must belong to this user or root, and other users
+/// must
+/// not be able to write to the folders. In a sticky folder, such as `/tmp`, items of this user or root cannot be
+/// replaced:
+/// the path may continue from a folder or a link there, but a file there is rejected.
 pub fn exposed_path(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
     let own = rustix::process::geteuid().as_raw();
     let whole = std::path::absolute(path)?;
@@ -157,7 +159,7 @@ pub fn exposed_path(path: &Path) -> Result<Option<(PathBuf, Exposed)>> {
         }
         if about.is_symlink() {
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_LINKS {
                 return Err(Error::from_raw_os_error(libc::ELOOP));
             }
             left.extend(steps(&found.read_link()?));
@@ -197,7 +199,7 @@ pub fn is_at(file: &File, path: &Path) -> bool {
     file.metadata().map(identity).ok() == path.symlink_metadata().map(identity).ok()
 }
 
-/// What an error of [`open_no_link`] means.
+/// The meaning of an error of [`open_no_link`].
 pub fn unopened(error: &std::io::Error) -> Unopened {
     match error.raw_os_error() {
         Some(libc::ELOOP) => Unopened::Link,

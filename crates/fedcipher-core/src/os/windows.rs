@@ -1,5 +1,5 @@
-//! Windows. Who may read a file is in its access-control list, which it inherits from its folder: the user's own
-//! profile keeps other users out, and nothing here checks that a key lies in such a folder.
+//! Windows. A file's access-control list, inherited from its folder, decides who may read it. The user's own profile
+//! keeps other users out. This module does not check that a key lies in such a folder.
 
 use super::{Exposed, Unopened};
 use std::fs::{File, Metadata, OpenOptions};
@@ -7,7 +7,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::windows::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// `FILE_FLAG_OPEN_REPARSE_POINT`: the link itself, not what it leads to.
+/// `FILE_FLAG_OPEN_REPARSE_POINT`: opens the link itself, not its target.
 const OPEN_LINK: u32 = 0x0020_0000;
 /// `ERROR_TOO_MANY_OPEN_FILES`.
 const TOO_MANY: i32 = 4;
@@ -43,7 +43,7 @@ pub fn open_no_link(path: &Path, write: bool) -> Result<File> {
     Ok(file)
 }
 
-/// What [`open_no_link`] says of a link.
+/// The error of [`open_no_link`] for a link.
 #[derive(Debug, thiserror::Error)]
 #[error("a symbolic link")]
 struct Link;
@@ -101,7 +101,7 @@ pub fn is_at(file: &File, path: &Path) -> bool {
     open.ok().is_some_and(|open| same_file::Handle::from_path(path).is_ok_and(|found| found == open))
 }
 
-/// What an error of [`open_no_link`] means.
+/// The meaning of an error of [`open_no_link`].
 pub fn unopened(error: &Error) -> Unopened {
     if error.get_ref().is_some_and(|inner| inner.is::<Link>()) {
         Unopened::Link

@@ -1,14 +1,14 @@
-//! The server's side: who is in the sum and of what their ciphertexts are; the work itself is in `piece`.
+//! The server's side: the clients in the sum and the meaning of their ciphertexts. The work itself is in `work_item`.
 
 use super::known::{Known, digests};
-use super::piece::{self, Common, Piece, Summand};
 use super::ring::keep;
 use super::scheme::Shared;
 use super::transcipher::ServerKeys;
+use super::work_item::{self, Common, Summand, WorkItem};
 use crate::admission::Admission;
 use crate::keys::ServerKey;
 use crate::scheme::{Aggregator, PartedSum, Parts, Progress};
-use crate::wire::{Contribution, Header, Place, Reader};
+use crate::wire::{Contribution, FrameBuffer, Header, Reader};
 use crate::{ClientId, Error, Result, RoundId, Weight};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ impl PastaAggregator {
         self.updates.iter().map(|update| update.packed.as_slice())
     }
 
-    fn sealed(&mut self, header: &Header, payload: &[u8], place: &mut dyn Place) -> Result<()> {
+    fn sealed(&mut self, header: &Header, payload: &[u8], place: &mut dyn FrameBuffer) -> Result<()> {
         self.updates.clear();
         header.build_from(&[payload, &self.admission.close().to_bytes()], place)
     }
@@ -72,7 +72,7 @@ impl Aggregator for PastaAggregator {
         let length = r.length()?;
         let key = r.bytes(length)?;
         let packed = r.rest();
-        piece::check_words(&self.shared.context, packed, self.shared.padded(admitted.layout.elements()))?;
+        work_item::check_words(&self.shared.context, packed, self.shared.padded(admitted.layout.elements()))?;
         let Contribution { client, weight } = admitted.contribution;
         if !key.is_empty() {
             self.known.learn(&self.shared.context, self.key_id, client, key, self.digests.get(&client))?;
@@ -87,7 +87,7 @@ impl Aggregator for PastaAggregator {
     }
 
     /// Transciphers and adds; progress counts (client, chunk) pairs.
-    fn finish_into(&mut self, place: &mut dyn Place, progress: &mut Progress<'_>) -> Result<()> {
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let (words, common) = (self.words()?, self.common(header.round)?);
         let c = &self.shared.context;
@@ -99,8 +99,8 @@ impl Aggregator for PastaAggregator {
         step(0)?;
         let _kept = keep();
         let mut payload = Vec::new();
-        for index in 0..piece::count(c, words) {
-            let piece = Piece::of(c, words, index, self.packed());
+        for index in 0..work_item::count(c, words) {
+            let piece = WorkItem::of(c, words, index, self.packed());
             payload.extend(piece.compute(c, &self.keys, &common, &mut step)?);
         }
         self.sealed(&header, &payload, place)
@@ -110,16 +110,16 @@ impl Aggregator for PastaAggregator {
 impl PartedSum for PastaAggregator {
     fn parts(&self) -> Result<Parts> {
         let common = self.common(self.admission.aggregate_header()?.round)?;
-        Ok(piece::parts(&self.shared.context, &common, self.words()?, self.packed()))
+        Ok(work_item::parts(&self.shared.context, &common, self.words()?, self.packed()))
     }
 
     fn finish_from(&mut self, results: &[Vec<u8>]) -> Result<Vec<u8>> {
         let header = self.admission.aggregate_header()?;
-        let pieces = piece::count(&self.shared.context, self.words()?);
+        let pieces = work_item::count(&self.shared.context, self.words()?);
         if results.len() != pieces {
             return Err(Error::frame(format!("{} results of {pieces} parts", results.len())));
         }
-        results.par_iter().try_for_each(|result| piece::check_result(&self.shared.context, result))?;
+        results.par_iter().try_for_each(|result| work_item::check_result(&self.shared.context, result))?;
         let mut frame = Vec::new();
         self.sealed(&header, &results.concat(), &mut frame)?;
         Ok(frame)

@@ -9,7 +9,7 @@ use super::field::Field;
 pub struct Plan {
     /// On the way into each affine layer.
     pub layers: &'static [usize],
-    /// Of the square after each but the last layer, from its key switch on.
+    /// The level of the square after each layer except the last, from its key switch on.
     pub squares: &'static [usize],
     /// Most noise bits at the end; a test holds it to measurement.
     pub noise: u32,

@@ -41,7 +41,7 @@ pub struct Server {
     pub slots: Slots,
 }
 
-/// What the lock holds, or what `make` makes of it; two at a time may make the same.
+/// The content of the lock, or the result of `make`. Two threads may make the same value at the same time.
 fn once<T>(lock: &OnceLock<Arc<T>>, make: impl FnOnce() -> Result<T>) -> Result<&Arc<T>> {
     if let Some(found) = lock.get() {
         return Ok(found);
@@ -93,7 +93,7 @@ impl Context {
         builder.set_degree(self.degree).set_plaintext_modulus(self.field.p()).set_moduli(moduli).build().map_err(he)
     }
 
-    /// fhe.rs's parameters for who makes keys: hundreds of megabytes, so they go when nothing uses them.
+    /// fhe.rs's parameters for the key maker: hundreds of megabytes, so they are dropped when unused.
     pub fn authority(&self) -> Result<Arc<BfvParameters>> {
         let mut made = self.authority.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = made.upgrade() {
@@ -104,7 +104,7 @@ impl Context {
         Ok(parameters)
     }
 
-    /// fhe.rs's parameters with the primes of an aggregate only: for who opens one.
+    /// fhe.rs's parameters with the primes of an aggregate only, for the decryptor.
     pub fn reader(&self) -> Result<&Arc<BfvParameters>> {
         once(&self.reader, || self.parameters(&self.moduli[..self.final_primes()]))
     }

@@ -5,7 +5,7 @@ use super::scheme::{Shared, parsed};
 use super::secret::Secret;
 use crate::admission::check_sums;
 use crate::codec::SumSink;
-use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, PieceOpener, Proven, Receiver};
+use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, PieceDecryptor, Proven, Receiver};
 use crate::wire::Reader;
 use crate::{Error, Result};
 use fhe::bfv::Ciphertext;
@@ -30,7 +30,7 @@ impl DecryptKernel for PastaDecryptor {
         &self.receiver
     }
 
-    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+    fn opener(&self, _checked: &CheckedHead, _prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>> {
         Ok(None)
     }
 

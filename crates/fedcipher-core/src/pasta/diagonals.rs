@@ -74,8 +74,8 @@ fn matrices(field: Field, t: usize, firsts: &[&[u64]], double: bool) -> Vec<u64>
 }
 
 impl Diagonals {
-    /// Those of the `present` blocks from `chunk * B` on under `nonce`; all cores. For the other slots the
-    /// matrices are zero: they decipher to zero, and no key stream of theirs ever exists.
+    /// The diagonals of the `present` blocks from `chunk * B` on under `nonce`; uses all cores. For the other slots the
+    /// matrices are zero. These slots decipher to zero, and their key stream is never computed.
     pub fn new(context: &Context, nonce: u64, chunk: usize, present: usize) -> Result<Self> {
         let server = context.server()?;
         let first = chunk * context.blocks();

@@ -5,10 +5,10 @@ use super::scheme::Shared;
 use super::secret::Secret;
 use crate::bits::{BitWriter, packed_len};
 use crate::codec::Layout;
-use crate::protocol::{Digest, EncryptKernel, SealingFrame, Sender};
+use crate::protocol::{EncryptKernel, Encryption, FrameDigest, Sender};
 use crate::scheme::{Request, Terms};
 use crate::statement::END_LEN;
-use crate::wire::Place;
+use crate::wire::FrameBuffer;
 use crate::{ClientId, Result, RoundId};
 use std::sync::Arc;
 use zeroize::{Zeroize, Zeroizing};
@@ -29,25 +29,25 @@ impl PastaEncryptor {
 }
 
 impl EncryptKernel for PastaEncryptor {
-    fn start(&mut self, _terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+    fn start(&mut self, _terms: &Terms<'_>) -> Result<Option<Encryption>> {
         Ok(None)
     }
 
     /// Payload: `key length u64 | encrypted key | packed words | tag | signature`.
-    fn encrypt_whole(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+    fn encrypt_whole(&mut self, request: &Request<'_>, place: &mut dyn FrameBuffer) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let layout = request.update.layout();
         shared.check_layout(layout)?;
         let claimed = self.sender.claim(&request.terms(), layout)?;
-        let stamp = claimed.stamp();
+        let tag_maker = claimed.tag_maker();
         let client = self.sender.client();
-        let known = request.plan.as_chunks::<4>().0.iter().any(|id| ClientId::from_le_bytes(*id) == client);
+        let known = request.round_plan.as_chunks::<4>().0.iter().any(|id| ClientId::from_le_bytes(*id) == client);
         let key: &[u8] = if known { &[] } else { &self.encrypted_key };
         self.setup_bytes = key.len();
 
         let mut ints = vec![0u32; layout.elements()];
-        request.update.quantise(stamp.levels, 0, &mut ints)?;
-        let hash = stamp.weighed(stamp.mac.hash_fields(&ints));
+        request.update.quantise(tag_maker.levels, 0, &mut ints)?;
+        let hash = tag_maker.scale_by_weight(tag_maker.mac.hash_fields(&ints));
         let mut words: Zeroizing<Vec<u64>> = Zeroizing::new(ints.iter().map(|v| u64::from(*v)).collect());
         ints.zeroize();
         words.resize(shared.padded(layout.elements()), 0);
@@ -62,7 +62,7 @@ impl EncryptKernel for PastaEncryptor {
             let mut writer = BitWriter::new(packed);
             words.iter().for_each(|w| writer.push(u128::from(*w), bits));
             writer.finish();
-            end.copy_from_slice(&stamp.end(hash, &Digest::of(body)));
+            end.copy_from_slice(&tag_maker.end(hash, &FrameDigest::of(body)));
             Ok(())
         })
     }

@@ -27,7 +27,7 @@ impl EncryptedKey {
     }
 }
 
-/// What all aggregators of a scheme share.
+/// The state that all aggregators of a scheme share.
 #[derive(Default)]
 pub struct Known {
     evaluation: Mutex<Option<(KeyId, Arc<ServerKeys>)>>,
@@ -40,7 +40,7 @@ pub fn pack(digests: &[u8], galois: &[u8], relinearisation: &[u8]) -> Vec<u8> {
     [digests, &(galois.len() as u64).to_le_bytes(), galois, relinearisation].concat()
 }
 
-/// Of each client's encrypted PASTA key.
+/// The digest of each client's encrypted PASTA key.
 pub fn digests(key: &ServerKey) -> Result<BTreeMap<ClientId, [u8; 32]>> {
     let mut r = Reader::new(&key.public);
     key.cohort.keys().map(|client| Ok((*client, r.array()?))).collect()
@@ -59,10 +59,10 @@ impl Known {
         let length = r.length()?;
         let galois = r.bytes(length)?;
         let missing = |e: Error| Error::Key { reason: format!("evaluation keys: {e}; load the server key again") };
-        // Those of the epoch before go first: both would be twice the memory.
+        // The former epoch's keys are dropped first, because both together would need twice the memory.
         *cached = None;
         let keys = Arc::new(ServerKeys::parse(c, galois, r.rest()).map_err(missing)?);
-        // A new epoch: nobody needs the keys of the old one.
+        // A new epoch: the keys of the old one are not needed any more.
         locked(&self.clients).retain(|(id, _), _| *id == key.tag.key_id);
         *cached = Some((key.tag.key_id, Arc::clone(&keys)));
         Ok(keys)

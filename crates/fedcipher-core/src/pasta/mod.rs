@@ -17,8 +17,6 @@ pub mod field;
 #[cfg(feature = "hhe")]
 mod known;
 #[cfg(feature = "hhe")]
-mod piece;
-#[cfg(feature = "hhe")]
 pub mod ring;
 #[cfg(feature = "hhe")]
 pub mod scheme;
@@ -26,3 +24,5 @@ pub mod scheme;
 mod secret;
 #[cfg(feature = "hhe")]
 pub mod transcipher;
+#[cfg(feature = "hhe")]
+mod work_item;

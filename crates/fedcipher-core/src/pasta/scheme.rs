@@ -12,9 +12,9 @@ use super::decrypt::PastaDecryptor;
 use super::encrypt::PastaEncryptor;
 use super::field::Field;
 use super::known::{self, Known};
-use super::piece;
 use super::secret::Secret;
 use super::transcipher::EvaluationKeys;
+use super::work_item;
 use crate::admission::Rules;
 use crate::bounds::{Bounds, LaneBits};
 use crate::canonical::{Canonical, Fields};
@@ -43,9 +43,9 @@ const MARGIN: u32 = 3;
 const FOLD_NOISE_17: u32 = 27;
 const FOLD_NOISE_33: u32 = 44;
 
-/// What the cohort must agree on.
+/// The parameters that the cohort must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Params {
+pub struct PastaParams {
     pub bounds: Bounds,
     /// 3 or 4.
     pub variant: u32,
@@ -53,7 +53,7 @@ pub struct Params {
     pub prime: u64,
 }
 
-impl Params {
+impl PastaParams {
     /// The server multiplies the transciphered words by the weights.
     pub fn rules(&self) -> Rules {
         let rules = Rules::dense(self.bounds, Weighting::Server);
@@ -62,9 +62,9 @@ impl Params {
     }
 }
 
-/// What the three places agree on; no key is in it.
+/// The state that the three sides share. It contains no key.
 pub struct Shared {
-    pub params: Params,
+    pub params: PastaParams,
     pub context: Arc<Context>,
 }
 
@@ -89,12 +89,12 @@ pub fn predicted_noise(variant: Variant, field: Field) -> u32 {
 #[derive(Clone)]
 pub struct PastaBfv {
     shared: Arc<Shared>,
-    /// On a server, what it has learnt.
+    /// On a server, the state that its aggregators share.
     known: Arc<Known>,
 }
 
 impl PastaBfv {
-    pub fn new(params: Params) -> Result<Self> {
+    pub fn new(params: PastaParams) -> Result<Self> {
         let variant = match params.variant {
             3 => PASTA_3,
             4 => PASTA_4,
@@ -187,7 +187,7 @@ impl Scheme for PastaBfv {
     }
 
     fn digest(&self) -> ParamsDigest {
-        let Params { bounds, variant, prime } = &self.shared.params;
+        let PastaParams { bounds, variant, prime } = &self.shared.params;
         ParamsDigest::of(self, &former::pasta(bounds, *variant, *prime, &self.shared.context.moduli))
     }
 
@@ -270,10 +270,10 @@ impl Scheme for PastaBfv {
 }
 
 impl Workers for PastaBfv {
-    fn work(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
+    fn run_work_item(&self, key: &ServerKey, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
         key.tag.check_scheme(NAME, self.digest())?;
         let c = &self.shared.context;
-        piece::work(c, &*self.known.evaluation_keys(c, key)?, common, piece)
+        work_item::run_work_item(c, &*self.known.evaluation_keys(c, key)?, common, piece)
     }
 }
 

@@ -1,6 +1,6 @@
-//! A client's secret as its key holds it: `PASTA words | length u64 | their encryption | BFV secret`.
+//! A client's secret in its key: `PASTA words | length u64 | their encryption | BFV secret`.
 //!
-//! The BFV secret stays bytes until somebody opens an aggregate: who only encrypts needs none of BFV's tables.
+//! The BFV secret stays bytes until an aggregate is opened: a client that only encrypts needs none of BFV's tables.
 
 use super::cipher::Pasta;
 use super::context::Context;
@@ -13,7 +13,7 @@ use fhe::bfv::SecretKey;
 use fhe_traits::DeserializeParametrized;
 use zeroize::Zeroizing;
 
-/// What a client holds.
+/// A client's secret.
 pub struct Secret {
     pub pasta: Pasta,
     /// The PASTA key under BFV, to send once.

@@ -24,7 +24,7 @@ use rand::{CryptoRng, RngCore};
 use rayon::prelude::*;
 use std::collections::HashMap;
 
-/// What the server needs to evaluate the cipher, as the authority makes it; public.
+/// The keys with which the server evaluates the cipher, made by the authority; public.
 pub struct EvaluationKeys {
     pub galois: EvaluationKey,
     pub relinearisation: RelinearizationKey,
@@ -140,7 +140,7 @@ impl<'a> Transcipher<'a> {
         both
     }
 
-    /// The key stream of a chunk's blocks, in both rows; `watch` sees what goes into each layer and what comes out.
+    /// The key stream of a chunk's blocks, in both rows. `watch` sees the input and the output of each layer.
     pub fn key_stream(&self, key: &Pair, diagonals: &Diagonals, watch: &mut dyn FnMut(usize, &Pair)) -> Result<Pair> {
         let (ring, plan, relinearisation) = (&self.server.ring, &self.context.plan, &self.keys.relinearisation);
         let mut state = vec![key.clone()];
@@ -167,7 +167,7 @@ impl<'a> Transcipher<'a> {
         Err(Error::EmptyCohort)
     }
 
-    /// The BFV encryption, in both rows, of what a client encrypted as `words` (at most one chunk).
+    /// The BFV encryption, in both rows, of the data that a client encrypted as `words` (at most one chunk).
     pub fn decipher(&self, words: &[u64], key: &Pair, diagonals: &Diagonals) -> Result<Pair> {
         let mut stream = self.key_stream(key, diagonals, &mut |_, _| {})?;
         let ring = &self.server.ring;

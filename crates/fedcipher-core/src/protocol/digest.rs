@@ -2,24 +2,24 @@
 
 use crate::threads::Threads;
 
-/// What "the same bytes again" means, and what a signature covers: BLAKE3.
+/// BLAKE3 of a frame's bytes. It decides whether a frame is the same one again, and signatures cover it.
 #[derive(Default)]
-pub struct Digest(blake3::Hasher);
+pub struct FrameDigest(blake3::Hasher);
 
-impl Digest {
+impl FrameDigest {
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Of `bytes`, by as many threads as their number is worth.
+    /// The digest of `bytes`, computed with as many threads as their length justifies.
     #[must_use]
     pub fn of(bytes: &[u8]) -> [u8; 32] {
-        let mut digest = Digest::default();
+        let mut digest = FrameDigest::default();
         digest.update_by_many(bytes);
         digest.finish()
     }
 
-    /// [`Self::update`] by as many threads as the number of `bytes` is worth.
+    /// Like [`Self::update`], with as many threads as the length of `bytes` justifies.
     pub fn update_by_many(&mut self, bytes: &[u8]) {
         match Threads::for_bytes(bytes.len()) {
             Threads::One => self.update(bytes),
@@ -27,7 +27,7 @@ impl Digest {
         }
     }
 
-    /// [`Self::update`] by all of rayon's threads.
+    /// Like [`Self::update`], with all rayon threads.
     pub fn update_by_all(&mut self, bytes: &[u8]) {
         self.0.update_rayon(bytes);
     }

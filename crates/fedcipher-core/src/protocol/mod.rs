@@ -1,28 +1,29 @@
-//! The order in which updates are made and aggregates opened, in types: a program that takes another order does not
-//! compile.
+//! The order of operations on updates and aggregates, enforced by types: a program in another order does not compile.
 //!
-//! An update: [`Sender::claim`] claims the round, durably, and gives the [`ClaimedRound`] that alone makes tags and
-//! signatures. A [`SealingFrame`] takes every piece once and in order, and ends with both.
+//! An update: [`Sender::claim`] claims the round on disk and returns a [`ClaimedRound`]. Only a claimed round makes
+//! tags and
+//! signatures. An [`Encryption`] takes every piece once and in order, and ends with both.
 //!
-//! An aggregate: [`Receiver`] checks its head ([`CheckedHead`]), then claims the sum, durably, once all bytes are here
-//! ([`ClaimedSum`]), then checks the tag ([`Proven`]). Only that gives [`Opened`], and values come out of [`Opened`]
-//! alone. A refusal that could tell of the key closes it on the way.
+//! An aggregate: [`Receiver`] checks the head (`CheckedHead`). Once all bytes are present it claims the sum on disk
+//! ([`ClaimedSum`]), and then checks the tag ([`Proven`]). Only a proven sum becomes [`Opened`], and only [`Opened`]
+//! has
+//! values. A failure that may leak key bits closes the key.
 //!
-//! A library call ([`Decryptor::decrypt`]) and the offload engine ([`OpeningFrame`]) go through the same types.
+//! A library call ([`Decryptor::decrypt`]) and the offload engine ([`Decryption`]) use the same types.
 
+mod decryption;
 mod digest;
-mod opening;
+mod encryption;
 mod pieces;
 mod receiving;
-mod sealing;
 mod sending;
 
-pub use digest::Digest;
-pub use opening::{Covered, Decryptor, Form, OpeningFrame};
-pub(crate) use opening::{DecryptKernel, PieceOpener, open_pieces};
+pub use decryption::{Covered, Decryption, Decryptor, Form};
+pub(crate) use decryption::{DecryptKernel, PieceDecryptor, open_pieces};
+pub use digest::FrameDigest;
+pub use encryption::{CarriedResidual, Encryption, Encryptor};
+pub(crate) use encryption::{EncryptKernel, PieceEncryptor};
 pub use pieces::Piece;
 pub(crate) use receiving::CheckedHead;
 pub use receiving::{ClaimedSum, Opened, Proven, Receiver};
-pub use sealing::{CarriedResidual, Encryptor, SealingFrame};
-pub(crate) use sealing::{EncryptKernel, PieceSealer};
 pub use sending::{ClaimedRound, Sender};

@@ -1,5 +1,5 @@
-//! The pieces of updates and aggregates. None depends on another: a process can hold one at a time (the offload
-//! engine), or work on several at once (a library call over memory that is all there).
+//! The pieces of updates and aggregates. Pieces are independent. A process can hold one at a time, as the offload
+//! engine does, or work on several at once, as a library call does.
 
 use crate::memory::runs;
 
@@ -19,7 +19,7 @@ impl Piece {
     }
 }
 
-/// How many whole pieces, from `next` on, `have` units hold; and how many units those are.
+/// The number of whole pieces, from `next` on, in `have` units; and the units of these pieces.
 pub(super) fn whole(pieces: &[Piece], next: usize, have: usize, size: impl Fn(&Piece) -> usize) -> (usize, usize) {
     let mut used = 0;
     let count = pieces[next..].iter().take_while(|piece| {
@@ -30,7 +30,7 @@ pub(super) fn whole(pieces: &[Piece], next: usize, have: usize, size: impl Fn(&P
     (count.count(), used)
 }
 
-/// The bytes of each of `pieces`, which lie in a row in `out`.
+/// The bytes of each of `pieces`, which are contiguous in `out`.
 pub(super) fn slots<'a>(pieces: &[Piece], out: &'a mut [u8]) -> Vec<&'a mut [u8]> {
     runs(out, pieces.iter().map(|piece| piece.bytes)).collect()
 }

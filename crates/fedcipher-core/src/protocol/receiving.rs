@@ -1,39 +1,40 @@
-//! Who opens aggregates: of no older round than the last, of one set of clients a round (with a memory, of disjoint sets
-//! that keep to its rule), and only what proves to be the sum of what the clients it names have sent.
+//! The rules for opening aggregates. The round must not be older than the last. Without a memory, one set of clients
+//! opens per round; with a memory, disjoint sets that keep its rule open. An aggregate opens only if it is the sum of
+//! the updates that its named clients sent.
 
-use super::Digest;
+use super::FrameDigest;
 use crate::admission::{Rules, check_weight, layout_of};
 use crate::bounds::Levels;
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag, ServerKey};
-use crate::ledger::{Holder, Openings};
+use crate::ledger::{Holder, OpenedLedger};
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::field::Element;
-use crate::mac::{Hash, MacKey, Tag, Verifier};
+use crate::mac::{MacKey, PolyEval, Tag, Verifier};
 use crate::scheme::{Expect, Summary};
 use crate::wire::{self, Frame, Head, Header, Kind};
 use crate::{ClientId, Error, Result, RoundId};
 use std::path::Path;
 
-/// Who opens aggregates: a client of the cohort, or the server of `reveal="server"`.
+/// A party that opens aggregates: a client of the cohort, or the server with `reveal="server"`.
 pub struct Receiver {
     tag: KeyTag,
     rules: Rules,
-    /// None for a server that opens what it has added itself: it has no key for tags, and may open what it likes.
+    /// `None` for a server that opens sums it has added itself. It has no MAC key, and may open any of its sums.
     tags: Option<Tags>,
 }
 
-/// What checks that an aggregate is the sum of what its clients have sent, and remembers what was opened.
+/// Checks that an aggregate is the sum of its clients' updates, and remembers which aggregates were opened.
 struct Tags {
     mac: MacKey,
-    openings: Openings,
+    openings: OpenedLedger,
 }
 
-/// An aggregate whose head has been checked against a key, its rules, and what is expected. Nothing is claimed.
+/// An aggregate whose head has been checked against a key, its rules, and the expectation. Nothing is claimed.
 pub struct CheckedHead {
     head: Head,
     layout: Layout,
-    /// None for who has no key for tags.
+    /// `None` for a party without a MAC key.
     verifier: Option<Verifier>,
     levels: Levels,
 }
@@ -60,8 +61,8 @@ impl CheckedHead {
     }
 }
 
-/// An aggregate that is all here, and whose clients are spent for its round: another of them will not be opened,
-/// whatever comes of this one.
+/// A complete aggregate whose clients are claimed for its round. No other aggregate of these clients will open, even if
+/// this one fails.
 pub struct ClaimedSum {
     checked: CheckedHead,
     tag: Tag,
@@ -78,7 +79,7 @@ impl ClaimedSum {
         self.checked.layout()
     }
 
-    /// Levels of the values that were added.
+    /// The levels of the values in the sums.
     #[must_use]
     pub fn levels(&self) -> Levels {
         self.checked.levels
@@ -88,23 +89,23 @@ impl ClaimedSum {
         &self.checked
     }
 
-    /// Refuses sums of polynomial `hash` that are not what the clients have sent. `pads` are those that clients have
-    /// drawn, summed; none where they draw none.
-    pub(crate) fn verify(self, hash: Hash, pads: Option<&Element>) -> Result<Proven> {
+    /// Fails if sums with polynomial `hash` are not the sums that the clients sent. `pads` is the sum of the pads that
+    /// the clients have drawn; `None` if they draw none.
+    pub(crate) fn verify(self, hash: PolyEval, pads: Option<&Element>) -> Result<Proven> {
         if let Some(verifier) = &self.checked.verifier {
             verifier.check(hash, pads, self.tag)?;
         }
         Ok(Proven { sum: self, counts: None, false_members: Vec::new() })
     }
 
-    /// As `verify`, of all `sums` at once.
+    /// Like `verify`, for all `sums` at once.
     pub fn verify_sums(self, sums: &[u64]) -> Result<Proven> {
         let hash = self.checked.verifier.as_ref().map(|verifier| verifier.mac.hash_sums(sums)).unwrap_or_default();
         self.verify(hash, None)
     }
 }
 
-/// Made by [`ClaimedSum`] alone: its sums are what its clients have sent.
+/// A sum that has been verified: it is what its clients sent. Only [`ClaimedSum`] makes it.
 pub struct Proven {
     sum: ClaimedSum,
     counts: Option<Vec<u32>>,
@@ -127,7 +128,7 @@ impl Proven {
     }
 }
 
-/// An aggregate that has opened, with its values.
+/// An opened aggregate with its values.
 pub struct Opened<V> {
     summary: Summary,
     values: V,
@@ -151,7 +152,7 @@ impl<V> Opened<V> {
     }
 }
 
-/// What of an aggregate's head takes no secret to check.
+/// Checks the parts of an aggregate's head that need no secret.
 fn check_aggregate(head: &Head, tag: &KeyTag, rules: &Rules, round: Option<RoundId>) -> Result<Layout> {
     let (header, bounds) = (&head.header, rules.bounds);
     header.check_kind(Kind::Aggregate)?;
@@ -176,24 +177,24 @@ fn check_aggregate(head: &Head, tag: &KeyTag, rules: &Rules, round: Option<Round
 }
 
 impl Receiver {
-    /// `state` is the folder that remembers which aggregates were opened; without it this object does.
+    /// The folder `state` remembers which aggregates were opened; without one this object remembers them.
     pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
         let holder = Holder { key, roster: None, minimum: rules.bounds.min_contributions };
         Self::of(&holder, rules, state)
     }
 
-    /// As [`Self::new`], of this holder.
+    /// Like [`Self::new`], for this holder.
     pub(crate) fn of(holder: &Holder<'_>, rules: Rules, state: Option<&Path>) -> Result<Self> {
-        let (key, openings) = (holder.key, Openings::open(holder, state)?);
+        let (key, openings) = (holder.key, OpenedLedger::open(holder, state)?);
         Ok(Receiver { tag: key.tag.clone(), rules, tags: Some(Tags { mac: key.mac()?, openings }) })
     }
 
-    /// The server, of sums that it has added itself.
+    /// The receiver of a server that opens sums it has added itself.
     pub(crate) fn of_own_sums(key: &ServerKey, rules: Rules) -> Self {
         Receiver { tag: key.tag.clone(), rules, tags: None }
     }
 
-    /// An aggregate's head against this key, its round, the bounds, the model and the memory.
+    /// Checks an aggregate's head against this key, its round, the bounds, the model and the memory.
     pub(crate) fn check(&self, head: Head, expect: &Expect<'_>) -> Result<CheckedHead> {
         let layout = check_aggregate(&head, &self.tag, &self.rules, expect.round)?;
         let verifier =
@@ -201,7 +202,7 @@ impl Receiver {
         Ok(CheckedHead { head, layout, verifier, levels: self.rules.levels })
     }
 
-    /// What the sums of the aggregate must answer to.
+    /// The values that the aggregate's sums are checked against.
     fn verifier(&self, mac: &MacKey, header: &Header, layout: &Layout, expect: &Expect<'_>) -> Result<Verifier> {
         if let Some(model) = expect.model {
             mac.check_model(header, model)?;
@@ -210,18 +211,19 @@ impl Receiver {
             mac.check_memory(header, memory)?;
         }
         Ok(Verifier {
-            mac: mac.round(header, layout, self.rules.bounds, expect.bound),
+            mac: mac.round(header, layout, self.rules.bounds, expect.associated_data),
             contributions: header.contributions.clone(),
             weighting: self.rules.weighting,
         })
     }
 
-    /// The MAC for the coordinates of an aggregate, where the server may leave some out.
+    /// The MAC for the coordinates of a sparse aggregate.
     pub(crate) fn coordinates(&self, verifier: &Verifier) -> Option<CoordinateMac> {
         self.tags.as_ref().map(|tags| tags.mac.coordinates(&verifier.mac))
     }
 
-    /// Spends the clients of an aggregate with this `tag`, durably. `digest` says what "the same aggregate again" is.
+    /// Claims the clients of an aggregate with this `tag`, on disk. `digest` decides whether an aggregate is the same
+    /// one again.
     pub(crate) fn claim(
         &self,
         checked: CheckedHead,
@@ -235,12 +237,12 @@ impl Receiver {
         Ok(ClaimedSum { checked, tag })
     }
 
-    /// A whole frame, checked and claimed, and its payload without the tag.
+    /// Checks and claims a whole frame. Returns the claim and the payload without the tag.
     pub fn admit<'a>(&self, frame: &'a [u8], expect: &Expect<'_>) -> Result<(ClaimedSum, &'a [u8])> {
-        self.admit_as(frame, expect, |_, _, _| Ok(Digest::of(frame)))
+        self.admit_as(frame, expect, |_, _, _| Ok(FrameDigest::of(frame)))
     }
 
-    /// [`Self::admit`] with the `digest` of header, payload and tag.
+    /// Like [`Self::admit`], with the caller's `digest` of header, payload and tag.
     pub(crate) fn admit_as<'a>(
         &self,
         frame: &'a [u8],
@@ -253,9 +255,9 @@ impl Receiver {
         Ok((self.claim(checked, |header| digest(header, payload, tag), tag)?, payload))
     }
 
-    /// The `values` of a sum, if `outcome` is that they are proven. A refusal that could tell of the key closes it
-    /// ([`Rules::closes`]): of many that were under way at once, in this process or in others with the same state, one
-    /// says that it was a forgery, and none after it says anything.
+    /// Returns the `values` if `outcome` is proven. Otherwise reduces the failure to what may be revealed
+    /// ([`Rules::closes`]). If several forgeries are checked concurrently, in this process or in others with the same
+    /// state, only the first reports `Tag`; all others report `Closed`.
     pub fn settle<V>(&self, outcome: Result<Proven>, values: V) -> Result<Opened<V>> {
         let Proven { sum, counts, false_members } = self.settled(outcome)?;
         let CheckedHead { head, layout, .. } = sum.checked;
@@ -273,12 +275,12 @@ impl Receiver {
         }
     }
 
-    /// Opens nothing under this key from here on, durably. `Closed` where that was so already.
+    /// Closes the key on disk: nothing opens under it afterwards. Fails with `Closed` if it was closed already.
     pub fn close(&self) -> Result<()> {
         self.tags.as_ref().map_or(Ok(()), |tags| tags.openings.close())
     }
 
-    /// `Closed` where nothing is opened any more.
+    /// Fails with `Closed` if the key is closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         self.tags.as_ref().map_or(Ok(()), |tags| tags.openings.check_open())
     }
@@ -305,7 +307,7 @@ mod tests {
         Plain::new(bounds()).keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap().clients.remove(0)
     }
 
-    fn openings(receiver: &Receiver) -> &Openings {
+    fn openings(receiver: &Receiver) -> &OpenedLedger {
         &receiver.tags.as_ref().unwrap().openings
     }
 
@@ -329,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Where a refusal can tell of the key, and only there, the first is the last.
+    /// The first failure closes the key if, and only if, failures may leak key bits.
     #[test]
     fn only_what_tells_of_a_key_closes_it() {
         let key = &key();
@@ -347,15 +349,15 @@ mod tests {
         }
     }
 
-    /// Many that were let in before the first was found to be forged: one of them says so, and what came out right after
-    /// that is not said either. It is one bit, as when they come one by one.
+    /// Several forgeries are admitted before the first is detected. One of them reports the forgery. A genuine
+    /// aggregate that was admitted before is not reported either. So one bit leaks, as with one aggregate at a time.
     #[test]
     fn of_many_forgeries_at_once_one_is_told() {
         let key = &key();
         let rules = Rules { closes: true, ..Rules::dense(bounds(), Weighting::Client) };
         let folder = tempfile::tempdir().unwrap();
         for state in [None, Some(folder.path())] {
-            // On disk those of another process too.
+            // With a folder, as in two processes.
             let receivers = [(); 2].map(|()| Receiver::new(key, rules, state).unwrap());
             let [first, second] = &receivers;
             let of = |k: usize| if state.is_some() && k % 2 == 1 { second } else { first };

@@ -1,13 +1,13 @@
-//! A client that sends: it claims a round before anything of its update exists.
+//! A client's sending side: it claims a round before it makes any part of the update.
 
-use super::Digest;
+use super::FrameDigest;
 use crate::admission::{Rules, check_weight};
 use crate::codec::Layout;
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::Ledger;
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::field::Element;
-use crate::mac::{MacKey, Stamp};
+use crate::mac::{MacKey, TagMaker};
 use crate::scheme::Terms;
 use crate::sign::SigningKey;
 use crate::statement::{RoundContext, Signer};
@@ -29,11 +29,11 @@ pub struct Sender {
     ledger: Ledger,
 }
 
-/// A round that is claimed for one update, on disk where the sender has a folder: what alone makes the update's tag and
-/// signature. There is one for each round of a client, and no copy of it.
+/// A round that is claimed for one update; on disk if the sender has a folder. Only a claimed round makes the update's
+/// tag and signature. Each round of a client has one claim, which cannot be copied.
 pub struct ClaimedRound {
     header: Header,
-    stamp: Stamp,
+    tag_maker: TagMaker,
 }
 
 impl ClaimedRound {
@@ -41,34 +41,34 @@ impl ClaimedRound {
         &self.header
     }
 
-    pub(crate) fn stamp(&self) -> &Stamp {
-        &self.stamp
+    pub(crate) fn tag_maker(&self) -> &TagMaker {
+        &self.tag_maker
     }
 
-    /// With the pad that the client has drawn for its tag.
+    /// Sets the pad that the client has drawn for its tag.
     pub(crate) fn with_pad(mut self, pad: Zeroizing<Element>) -> Self {
-        self.stamp.pad = pad;
+        self.tag_maker.pad = pad;
         self
     }
 
-    /// What the client multiplies its integers by.
+    /// The factor that the client applies to its integers.
     #[must_use]
     pub fn factor(&self) -> u64 {
-        self.stamp.factor()
+        self.tag_maker.factor()
     }
 
-    /// The frame of a payload that is all there, whose `integers` are those before weighting.
+    /// The frame of a complete payload. `integers` are the values before weighting.
     #[must_use]
     pub fn frame(self, mut payload: Vec<u8>, integers: &[u32]) -> Vec<u8> {
-        let hash = self.stamp.weighed(self.stamp.mac.hash_fields(integers));
-        let end = self.stamp.end(hash, &Digest::of(&payload));
+        let hash = self.tag_maker.scale_by_weight(self.tag_maker.mac.hash_fields(integers));
+        let end = self.tag_maker.end(hash, &FrameDigest::of(&payload));
         payload.extend_from_slice(&end);
         self.header.frame(&payload)
     }
 }
 
 impl Sender {
-    /// `state` is the folder of the nonce ledger; without it nonces are remembered as long as this object lives.
+    /// `state` is the folder of the nonce ledger. Without a folder, this object remembers the nonces.
     pub fn new(key: &ClientKey, rules: Rules, state: Option<&Path>) -> Result<Self> {
         let (tag, client, mac, sign) = (key.tag.clone(), key.client, key.mac()?, Arc::new(key.sign.clone()));
         let ledger = Ledger::open(key, state)?.within(rules.bounds.privacy.map(|p| p.rounds));
@@ -84,34 +84,33 @@ impl Sender {
         self.client
     }
 
-    /// Claims the round of `terms`, on disk before anything of it exists.
-    /// `carried` is the layout of the integers that are sent, where that is not all of the header's.
+    /// Claims the round of `terms` on disk before any part of the update exists. `carried` is the layout of the
+    /// integers that are sent; it may be smaller than the header's.
     pub fn claim(&mut self, terms: &Terms<'_>, carried: &Layout) -> Result<ClaimedRound> {
         check_weight(self.client, terms.weight, self.rules.bounds.max_weight)?;
         self.ledger.claim(terms.round)?;
         let own = Contribution { client: self.client, weight: terms.weight };
         let (model, memory) = (self.mac.model_tag(terms.model), self.mac.memory_tag(terms.memory));
         let header = self.tag.round_header(Kind::Update, terms.round, vec![own], terms.layout, model, memory);
-        let mac = self.mac.round(&header, carried, self.rules.bounds, terms.bound);
+        let mac = self.mac.round(&header, carried, self.rules.bounds, terms.associated_data);
         let context = RoundContext::of(self.scope, &header);
         let signer = Signer { key: Arc::clone(&self.sign), context };
         let Rules { weighting, levels, .. } = self.rules;
-        let stamp = Stamp { mac, own, pad: Zeroizing::default(), weighting, levels, signer };
-        Ok(ClaimedRound { header, stamp })
+        let tag_maker = TagMaker { mac, own, pad: Zeroizing::default(), weighting, levels, signer };
+        Ok(ClaimedRound { header, tag_maker })
     }
 
-    /// The MAC for the coordinates of an update with this stamp, where the server may leave some out.
-    pub(crate) fn coordinates(&self, stamp: &Stamp) -> CoordinateMac {
-        self.mac.coordinates(&stamp.mac)
+    /// The MAC for the coordinates of a sparse update.
+    pub(crate) fn coordinates(&self, tag_maker: &TagMaker) -> CoordinateMac {
+        self.mac.coordinates(&tag_maker.mac)
     }
 
-    /// Claims `round` ahead, so that its encryption need not wait for the disk.
+    /// Claims `round` ahead of time, so that its encryption need not wait for the disk.
     pub fn reserve(&mut self, round: RoundId) -> Result<()> {
         self.ledger.reserve(round)
     }
 
-    /// As [`Self::reserve`], during `work`: a claim waits for the disk and takes no processor. Neither leaves alone:
-    /// where one fails nothing is returned.
+    /// Like [`Self::reserve`], but runs `work` while the claim waits for the disk. If either fails, the call fails.
     pub(crate) fn reserve_during<T>(&mut self, round: RoundId, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let ledger = &mut self.ledger;
         let (claimed, made) = std::thread::scope(|scope| {
@@ -119,7 +118,7 @@ impl Sender {
             let made = work();
             (thread.ok().and_then(|thread| thread.join().ok()), made)
         });
-        // No thread could be started: then here.
+        // If no thread could be started, claim here.
         claimed.unwrap_or_else(|| self.ledger.reserve(round))?;
         made
     }

@@ -1,8 +1,7 @@
-//! Where another device does the arithmetic of `bfv`: what it is asked for, ciphertext by ciphertext.
+//! The interface of a device that does the arithmetic of `bfv`, ciphertext by ciphertext.
 //!
-//! The host keeps what the tag is made of: it draws e, quantises, packs and unpacks. The device makes `a s + e`, adds
-//! `delta m`, and takes both off again; what it returns is the same to the bit as what the core computes.
-//! `fedcipher-accel` has the devices.
+//! The host keeps the inputs of the tag: it draws e, quantises, packs and unpacks. The device makes `a s + e`, adds
+//! `delta m`, and removes both again. Its results equal the core's to the bit. `fedcipher-accel` has the devices.
 
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +21,7 @@ pub struct Arithmetic {
     pub bits: u32,
 }
 
-/// What one mask is made of.
+/// The inputs of one mask.
 pub struct MaskJob {
     /// Residues of a, N a prime.
     pub a: Vec<Zeroizing<Vec<u64>>>,
@@ -40,8 +39,8 @@ pub struct SumJob {
 /// Plaintext and noise of each coefficient.
 pub type Decoded = Zeroizing<Vec<(u128, i128)>>;
 
-/// What a device has done since it was opened. Cycles are its own; seconds on the link follow from bytes, at the rate
-/// that `link` states; neither is in the other.
+/// The work of a device since it was opened. Cycles are the device's own. Seconds on the link follow from bytes, at the
+/// rate that `link` states. Neither includes the other.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Usage {
     pub prepare_cycles: u64,
@@ -54,8 +53,8 @@ pub struct Usage {
     pub link_seconds: f64,
     /// Seconds of the host's own work on pieces: a and e, quantising, tags, packing for the device and for the wire.
     pub host_seconds: f64,
-    /// Seconds that the host waited for commands to end: of a simulated device those of the simulation, which say
-    /// nothing of the design.
+    /// Seconds that the host waited for commands. For a simulated device these are seconds of the simulation, which say
+    /// nothing about the design.
     pub wait_seconds: f64,
     /// Ciphertexts that the core made in the device's place.
     pub fallbacks: u64,
@@ -83,10 +82,11 @@ pub trait Accelerators: Send + Sync {
     /// A device with this key, ternary coefficients as in key files.
     fn open(&self, arithmetic: &Arithmetic, secret: &[u8]) -> Result<Box<dyn Accelerator>>;
 
-    /// Whether the core does what a device fails at. It is the same work to the bit; else the error is the caller's.
+    /// Whether the core takes over when a device fails. The result is the same to the bit. Otherwise the caller gets
+    /// the error.
     fn fall_back(&self) -> bool;
 
-    /// Told what one device has done since the last time.
+    /// Receives the work of one device since the last call.
     fn done(&self, _usage: &Usage) {}
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Session {
 
 struct Held {
     accelerator: Box<dyn Accelerator>,
-    /// Whose masks wait, by their seed; which ciphertext's is the next; how many.
+    /// The seed of the waiting masks; then the index of the next ciphertext, and the number of masks.
     seed: [u8; 32],
     next: usize,
     waiting: usize,
@@ -142,17 +142,17 @@ impl Session {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `work` on the device; None where it failed and the core is to do it.
+    /// Runs `work` on the device. Returns `None` if the device failed and the core takes over.
     fn with<T>(&self, work: impl FnOnce(&mut Held) -> Result<T>) -> Result<Option<T>> {
         let mut held = self.lock();
         let (began, waited) = (Instant::now(), held.accelerator.usage().wait_seconds);
         let result = work(&mut held);
-        // The driver's packing and unpacking; who waits for the device, or for another's turn at it, does nothing.
+        // The driver's packing and unpacking. Waiting threads, for the device or for their turn at it, do nothing.
         let waiting = Duration::try_from_secs_f64(held.accelerator.usage().wait_seconds - waited).unwrap_or_default();
         self.spent(began.elapsed().saturating_sub(waiting));
         let result = match result {
             Ok(value) => Ok(Some(value)),
-            // What a sum is wrong in, it is wrong in for the core too.
+            // Input that is wrong for the device is wrong for the core too.
             Err(error @ Error::Decrypt { .. }) => Err(error),
             Err(error) => {
                 held.waiting = 0;
@@ -234,7 +234,7 @@ impl Usage {
         }
     }
 
-    /// What has been added since `before`.
+    /// The increase since `before`.
     #[must_use]
     pub fn since(&self, before: &Usage) -> Usage {
         Usage {

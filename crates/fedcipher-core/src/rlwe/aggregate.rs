@@ -8,7 +8,7 @@ use crate::keys::ServerKey;
 use crate::mac::Weighting;
 use crate::scheme::{Aggregator, Progress};
 use crate::threads::Threads;
-use crate::wire::{Contribution, Place, Reader};
+use crate::wire::{Contribution, FrameBuffer, Reader};
 use crate::{ClientId, Error, Result, RoundId};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -124,7 +124,7 @@ impl Aggregator for BfvAggregator {
         Ok(self.admission.commit(admitted))
     }
 
-    fn finish_into(&mut self, place: &mut dyn Place, _progress: &mut Progress<'_>) -> Result<()> {
+    fn finish_into(&mut self, place: &mut dyn FrameBuffer, _progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let (sum, tag) = (self.sum.take()?, self.admission.close().to_bytes());
         let seeds = self.seeds.values().map(<[u8; 32]>::as_slice);
@@ -141,5 +141,5 @@ pub fn prefix_len(clients: usize) -> usize {
 /// The seeds of all clients, in header order, each with what its update was multiplied by.
 pub fn seeds(weighting: Weighting, contributions: &[Contribution], payload: &[u8]) -> Result<Vec<([u8; 32], u64)>> {
     let mut r = Reader::new(payload);
-    contributions.iter().map(|c| Ok((r.array()?, weighting.factor(c.weight)))).collect()
+    contributions.iter().map(|c| Ok((r.array()?, weighting.server_factor(c.weight)))).collect()
 }

@@ -9,8 +9,8 @@ use crate::admission::check_sums;
 use crate::bits::{check_stream, unpack_wide};
 use crate::keys::ClientKey;
 use crate::mac::field::Element;
-use crate::mac::{Hash, RoundMac};
-use crate::protocol::{CheckedHead, DecryptKernel, Piece, PieceOpener, Receiver};
+use crate::mac::{PolyEval, RoundMac};
+use crate::protocol::{CheckedHead, DecryptKernel, Piece, PieceDecryptor, Receiver};
 use crate::shown::shown;
 use crate::{Error, Result, TotalWeight};
 use std::path::Path;
@@ -32,11 +32,11 @@ pub(crate) struct CipherOpener {
     session: Option<Arc<Session>>,
     blocks: Vec<Block>,
     pieces: Vec<Piece>,
-    /// None for who has no key for tags.
+    /// `None` for a party without a MAC key.
     mac: Option<RoundMac>,
-    /// The pads that clients have drawn, summed; none where they draw none.
+    /// The sum of the pads that the clients have drawn; `None` if they draw none.
     pub pads: Option<Zeroizing<Element>>,
-    /// What c1 is made of, and how often each counts.
+    /// The seed of each part of c1, with its factor.
     seeds: Vec<([u8; 32], u64)>,
     prefix: usize,
     weight: TotalWeight,
@@ -129,7 +129,7 @@ impl CipherOpener {
                 outside |= none;
             }
         }
-        // Of a whole ciphertext, as below: a refusal shows, and not which coefficient it is for.
+        // For a whole ciphertext, as below: a rejection is visible, but not the coefficient that caused it.
         if shown(outside != 0) {
             return Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() });
         }
@@ -137,7 +137,7 @@ impl CipherOpener {
     }
 
     /// The noise's part of the tag. Without it, whether a changed aggregate opens would tell how large its noise is.
-    fn noise(&self, index: usize, decoded: &[(u128, i128)]) -> Result<Hash> {
+    fn noise(&self, index: usize, decoded: &[(u128, i128)]) -> Result<PolyEval> {
         let mut words = Zeroizing::new(Vec::with_capacity(decoded.len()));
         let mut beyond = false;
         for part in &self.blocks[index].parts {
@@ -153,14 +153,14 @@ impl CipherOpener {
             let reason = "a coefficient carries more noise than its clients' together".into();
             return Err(Error::Decrypt { reason });
         }
-        let Some(mac) = &self.mac else { return Ok(Hash::default()) };
+        let Some(mac) = &self.mac else { return Ok(PolyEval::default()) };
         let mut hasher = mac.noise_hasher(index * self.derived.ring.n);
         hasher.sums(&words);
         Ok(hasher.hash())
     }
 }
 
-impl PieceOpener for CipherOpener {
+impl PieceDecryptor for CipherOpener {
     fn prefix(&self) -> usize {
         self.prefix
     }
@@ -173,7 +173,7 @@ impl PieceOpener for CipherOpener {
         self.pads.as_deref()
     }
 
-    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash> {
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<PolyEval> {
         let (decoded, levels) = (self.decode(index, bytes)?, self.derived.params.bounds.levels());
         let (mut rest, mut above) = (sums, 0);
         for part in &self.blocks[index].parts {
@@ -201,7 +201,7 @@ impl DecryptKernel for BfvDecryptor {
         prefix_len(contributions)
     }
 
-    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>> {
+    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>> {
         let d = &self.derived;
         let seeds = seeds(d.params.rules().weighting, &checked.header().contributions, prefix)?;
         let terms: u128 = seeds.iter().map(|(_, scale)| u128::from(*scale)).sum();

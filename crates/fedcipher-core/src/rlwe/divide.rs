@@ -1,5 +1,5 @@
-//! Division by a public constant in constant time (Barrett, Crypto 1986): what is divided may be secret, and the
-//! processor's own division takes as long as its quotient is.
+//! Division by a public constant in constant time (Barrett, Crypto 1986). The dividend may be secret, and the time of
+//! the processor's own division depends on the quotient.
 
 /// A divisor below 2^126 and `floor((2^128 - 1) / divisor)`.
 #[derive(Debug, Clone, Copy)]

@@ -8,9 +8,9 @@ use crate::bits::{BitWriter, check_stream, pack_first, packed_len, unpack_wide};
 use crate::codec::{Layout, Update};
 use crate::keys::ClientKey;
 use crate::mac::hash::Hasher;
-use crate::mac::{Hash, Stamp};
+use crate::mac::{PolyEval, TagMaker};
 use crate::prf::{Stream, random_bytes};
-use crate::protocol::{ClaimedRound, EncryptKernel, Piece, PieceSealer, SealingFrame, Sender};
+use crate::protocol::{ClaimedRound, EncryptKernel, Encryption, Piece, PieceEncryptor, Sender};
 use crate::scheme::Terms;
 use crate::shown::shown;
 use crate::threads::Threads;
@@ -27,7 +27,7 @@ const RUN: usize = 512;
 struct Offline {
     seed: [u8; 32],
     masks: Vec<Mask>,
-    /// Whose it is: a process forked off must not use it again.
+    /// The process that made this. A forked process must not use it again.
     process: u32,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Mask {
     errors: Zeroizing<Vec<i8>>,
 }
 
-/// What public polynomials are made of. It travels with them.
+/// A fresh seed of public polynomials. It travels with them.
 fn fresh_seed() -> Result<[u8; 32]> {
     Ok(shown(*random_bytes::<32>()?))
 }
@@ -90,7 +90,7 @@ impl BfvEncryptor {
         Ok(BfvEncryptor { derived, sender, secret, session, ready: None })
     }
 
-    fn begin(&mut self, terms: &Terms<'_>) -> Result<CipherSealer> {
+    fn begin(&mut self, terms: &Terms<'_>) -> Result<CipherEncryptor> {
         let d = Arc::clone(&self.derived);
         let blocks = d.shape(terms.layout)?;
         let claimed = self.sender.claim(terms, terms.layout)?;
@@ -105,28 +105,28 @@ impl BfvEncryptor {
         };
         let (secret, session, prefix) = (Arc::clone(&self.secret), self.session.clone(), seed.to_vec());
         let pieces = cut(&blocks, prefix.len(), Block::up_bytes);
-        Ok(CipherSealer { derived: d, secret, session, claimed, seed, prefix, masks, blocks, pieces })
+        Ok(CipherEncryptor { derived: d, secret, session, claimed, seed, prefix, masks, blocks, pieces })
     }
 }
 
 /// An update: a piece is one ciphertext's c0.
-pub(crate) struct CipherSealer {
+pub(crate) struct CipherEncryptor {
     pub derived: Arc<Derived>,
     pub secret: Arc<SecretNtt>,
     /// A device that has the secret.
     pub session: Option<Arc<Session>>,
     pub claimed: ClaimedRound,
-    /// What a is made of.
+    /// The seed of the public polynomials a.
     pub seed: [u8; 32],
     pub prefix: Vec<u8>,
-    /// Made in the offline phase, or none. Whoever seals a piece takes its mask, which is wiped there: by all threads,
-    /// and out of their caches.
+    /// The masks of the offline phase, if any. The encryption of a piece takes its mask and wipes it there: with all
+    /// threads, and out of their caches.
     pub masks: Vec<Mutex<Option<Mask>>>,
     pub blocks: Vec<Block>,
     pub pieces: Vec<Piece>,
 }
 
-impl PieceSealer for CipherSealer {
+impl PieceEncryptor for CipherEncryptor {
     fn claimed(&self) -> &ClaimedRound {
         &self.claimed
     }
@@ -144,7 +144,7 @@ impl PieceSealer for CipherSealer {
         if self.session.is_some() { Threads::One } else { Threads::All }
     }
 
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
+    fn encrypt_piece(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval> {
         let (d, block) = (&self.derived, &self.blocks[index]);
         if let Some(session) = device(self.session.as_ref(), d, block) {
             return self.seal_on(session, index, update, out);
@@ -154,7 +154,7 @@ impl PieceSealer for CipherSealer {
             None => mask(d, &self.secret, &self.seed, index, block, None)?,
         };
         let mut noises = self.noises(index);
-        let (mut fields, mut rest) = (Hash::default(), out);
+        let (mut fields, mut rest) = (PolyEval::default(), out);
         for part in &block.parts {
             let (own, behind) = rest.split_at_mut(part.up_bytes());
             fields += self.seal_part(part, &mask, update, &mut noises, own)?;
@@ -174,7 +174,7 @@ fn cover(
     wire: &mut [[u8; 16]],
 ) {
     let (delta, drop) = (modulus.delta, modulus.up_drop);
-    // What dropping bits adds is half a unit less the bits that go; the whole is shifted to be no less than zero.
+    // Dropping bits adds half a unit less the dropped bits. The sum is shifted so that it is never negative.
     let half = (1u32 << drop) >> 1;
     let (low, most) = ((1u32 << drop) - 1, modulus.fresh_noise as u32 + half);
     for ((((m, sum), error), noise), wire) in packed.iter().zip(sums).zip(errors).zip(noise).zip(wire) {
@@ -185,9 +185,9 @@ fn cover(
     }
 }
 
-impl CipherSealer {
-    fn stamp(&self) -> &Stamp {
-        self.claimed.stamp()
+impl CipherEncryptor {
+    fn tag_maker(&self) -> &TagMaker {
+        self.claimed.tag_maker()
     }
 
     /// The elements of `part` under their coefficients of `mask`, and their part of the tag.
@@ -198,10 +198,10 @@ impl CipherSealer {
         update: &Update<'_>,
         noises: &mut Hasher<'_>,
         out: &mut [u8],
-    ) -> Result<Hash> {
+    ) -> Result<PolyEval> {
         let (fields, modulus) = (part.packing.fields, &part.packing.modulus);
-        let (weight, wire_bits, step) = (self.stamp().factor(), modulus.up_bits, fields.count * RUN);
-        let mut hasher = self.stamp().mac.hasher(part.start);
+        let (weight, wire_bits, step) = (self.tag_maker().factor(), modulus.up_bits, fields.count * RUN);
+        let mut hasher = self.tag_maker().mac.hasher(part.start);
         let mut ints = Zeroizing::new(vec![0u32; step.min(part.len)]);
         let mut packed = Zeroizing::new([0u128; RUN]);
         let mut noise = Zeroizing::new([0u32; RUN]);
@@ -210,7 +210,7 @@ impl CipherSealer {
         while done < part.len {
             let n = step.min(part.len - done);
             let ints = &mut ints[..n];
-            update.quantise(self.stamp().levels, part.start + done, ints)?;
+            update.quantise(self.tag_maker().levels, part.start + done, ints)?;
             hasher.fields(ints);
             fields.pack(ints, weight, &mut *packed);
             let run = &packed[..fields.coefficients(n)];
@@ -237,32 +237,32 @@ impl CipherSealer {
 
     /// Over a piece's noise.
     fn noises(&self, index: usize) -> Hasher<'_> {
-        self.stamp().mac.noise_hasher(index * self.derived.ring.n)
+        self.tag_maker().mac.noise_hasher(index * self.derived.ring.n)
     }
 
-    /// A piece's part of the tag, from that of its fields and that of its noise.
-    fn hash(&self, fields: Hash, noise: Hash) -> Hash {
-        let mut hash = self.stamp().weighed(fields);
+    /// A piece's part of the tag, from its fields and its noise.
+    fn hash(&self, fields: PolyEval, noise: PolyEval) -> PolyEval {
+        let mut hash = self.tag_maker().scale_by_weight(fields);
         hash += noise;
         hash
     }
 
-    /// [`PieceSealer::seal`] with the ring's arithmetic on a device, or in the core where the device fails and may.
-    fn seal_on(&self, session: &Session, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash> {
+    /// [`PieceEncryptor::encrypt_piece`] with the ring's arithmetic on a device, or in the core where the device fails and may.
+    fn seal_on(&self, session: &Session, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval> {
         let (d, block) = (&self.derived, &self.blocks[index]);
         let plaintext = || -> Result<_> {
             let errors = match self.ready(index)? {
                 Some(mask) => mask.errors,
                 None => d.error.draws(&mut Stream::from_os()?, block.used()),
             };
-            let mut fields = Hash::default();
+            let mut fields = PolyEval::default();
             let mut plain = Zeroizing::new(vec![0; block.used()]);
             for part in &block.parts {
-                let mut hasher = self.stamp().mac.hasher(part.start);
+                let mut hasher = self.tag_maker().mac.hasher(part.start);
                 let mut ints = Zeroizing::new(vec![0u32; part.len]);
-                update.quantise(self.stamp().levels, part.start, &mut ints)?;
+                update.quantise(self.tag_maker().levels, part.start, &mut ints)?;
                 hasher.fields(&ints);
-                part.packing.fields.pack(&ints, self.stamp().factor(), &mut plain[part.first..]);
+                part.packing.fields.pack(&ints, self.tag_maker().factor(), &mut plain[part.first..]);
                 fields += hasher.hash();
             }
             Ok((errors, fields, plain))
@@ -277,7 +277,7 @@ impl CipherSealer {
         Ok(self.hash(fields, noises.hash()))
     }
 
-    /// c0 from a device, or the core's where it made none, to the wire; what the noise tag is made of.
+    /// Writes c0 from a device, or from the core if the device made none. Returns the noise that the tag covers.
     fn write_sums(
         &self,
         made: Option<Vec<u8>>,
@@ -338,8 +338,8 @@ pub(crate) fn cut(blocks: &[Block], prefix: usize, bytes: impl Fn(&Block) -> usi
 }
 
 impl EncryptKernel for BfvEncryptor {
-    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
-        Ok(Some(SealingFrame::new(self.begin(terms)?)))
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>> {
+        Ok(Some(Encryption::new(self.begin(terms)?)))
     }
 
     /// The offline phase for the next update of this layout.

@@ -24,14 +24,14 @@ use crate::protocol::{Decryptor, Encryptor};
 use crate::scheme::{Aggregator, ParamsDigest, Scheme, Values};
 use crate::{ClientId, Epoch, Result, RoundId};
 use accelerator::{Accelerators, Session};
-use params::{Derived, Params};
+use params::{BfvParams, Derived};
 use ring::Binomial;
 use std::path::Path;
 use std::sync::Arc;
 
 const NAME: &str = "bfv";
 
-impl Params {
+impl BfvParams {
     fn rules(&self) -> Rules {
         Rules::dense(self.bounds, if self.server_weights { Weighting::Server } else { Weighting::Client })
     }
@@ -45,7 +45,7 @@ pub struct Bfv {
 }
 
 impl Bfv {
-    pub fn new(params: Params) -> Result<Self> {
+    pub fn new(params: BfvParams) -> Result<Self> {
         Ok(Bfv { derived: Arc::new(Derived::new(params, Binomial::ERROR)?), accelerators: None })
     }
 

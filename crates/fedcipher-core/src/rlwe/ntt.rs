@@ -57,7 +57,7 @@ impl Ntt {
     pub fn new(n: usize, prime: u64) -> Result<Self> {
         backend::Plan::new(n, prime).map(Ntt).ok_or_else(|| Error::Parameter {
             name: "q",
-            reason: format!("{prime} is no prime with a root of order {}", 2 * n),
+            reason: format!("{prime} is not a prime with a root of order {}", 2 * n),
         })
     }
 

@@ -1,4 +1,4 @@
-//! Parameters of the additive BFV scheme: what the user picks, and what follows from it.
+//! Parameters of the additive BFV scheme: the user's choices, and the values derived from them.
 
 use super::accelerator::Arithmetic;
 use super::divide::Divisor;
@@ -31,7 +31,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// In encodings; a number keeps its meaning for ever.
+    /// The number in encodings. A number keeps its meaning in all versions.
     #[must_use]
     pub fn number(self) -> u64 {
         match self {
@@ -42,9 +42,9 @@ impl Preset {
     }
 }
 
-/// What the cohort must agree on.
+/// The parameters that the cohort must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Params {
+pub struct BfvParams {
     pub bounds: Bounds,
     pub preset: Preset,
     /// Bits of the values: one entry, one for each kind of layer, or those that a run chooses among.
@@ -53,13 +53,13 @@ pub struct Params {
     pub server_weights: bool,
 }
 
-/// Everything that follows from [`Params`].
+/// Everything that follows from [`BfvParams`].
 pub struct Derived {
-    pub params: Params,
+    pub params: BfvParams,
     pub ring: Ring,
     /// The distribution of errors.
     pub error: Binomial,
-    /// That of values of the middle one of the cohort's widths, which a device is set to.
+    /// The modulus for the middle one of the cohort's widths. A device is set to it.
     pub values: Modulus,
     pub lanes: LaneBits,
     packings: Vec<Arc<Packing>>,
@@ -110,7 +110,7 @@ fn rounding_error(drop: u32) -> u128 {
 }
 
 impl Derived {
-    pub fn new(params: Params, error: Binomial) -> Result<Self> {
+    pub fn new(params: BfvParams, error: Binomial) -> Result<Self> {
         let mut params = params;
         params.bits.sort_unstable();
         params.bits.dedup();
@@ -179,7 +179,7 @@ impl Derived {
         out
     }
 
-    /// What a device has to be set to.
+    /// The setting of a device.
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {
         let (ring, Modulus { t, delta, .. }) = (&self.ring, self.values);
@@ -223,7 +223,7 @@ impl Derived {
 }
 
 impl Modulus {
-    /// None where the noise of `terms` ciphertexts has no room.
+    /// Fails with `None` if the noise of `terms` ciphertexts does not fit.
     fn new(ring: &Ring, (t, delta): (u128, u128), terms: u128, error: Binomial, drops: bool) -> Option<Self> {
         let (q, log_q, half) = (ring.q, ring.log_q(), delta / 2);
         if terms * error.bound() >= half {
@@ -246,7 +246,7 @@ impl Modulus {
         })
     }
 
-    /// What is sent of a coefficient.
+    /// The part of a coefficient that is sent.
     #[must_use]
     pub fn compress(&self, x: u128) -> u128 {
         compress(x, self.up_drop)
@@ -263,7 +263,7 @@ impl Modulus {
         if self.sums_whole() {
             let (mut x, mut left) = (value, self.up_drop);
             while left > 0 {
-                // What is divided has 127 bits at most.
+                // The dividend has at most 127 bits.
                 let by = left.min(127 - self.log_q);
                 (x, left) = (self.by_q.divide(x << by).1, left - by);
             }
@@ -281,7 +281,7 @@ impl Modulus {
         self.compress(self.q - 1)
     }
 
-    /// What a sender can have made of a coefficient, back to one mod q.
+    /// Converts a received coefficient back to one mod q.
     #[must_use]
     pub fn expand(&self, sent: u128) -> u128 {
         let x = up(sent, self.up_drop);
@@ -382,7 +382,7 @@ fn compress(x: u128, drop: u32) -> u128 {
     down(x + rounding_error(drop), drop)
 }
 
-fn noise_error(params: &Params) -> Error {
+fn noise_error(params: &BfvParams) -> Error {
     Error::parameter(
         "clients",
         format!(
@@ -393,7 +393,7 @@ fn noise_error(params: &Params) -> Error {
     )
 }
 
-/// Most plaintext bits that leave room for `noise`; none where these are hardly any.
+/// The most plaintext bits that leave room for `noise`; `None` if hardly any are left.
 fn most_capacity(ring: &Ring, noise: u128) -> Option<u32> {
     let noise_bits = 128 - (2 * (noise + 1)).leading_zeros();
     (ring.log_q() - 1).checked_sub(noise_bits).filter(|capacity| *capacity >= 8)
@@ -440,7 +440,7 @@ mod tests {
             place in 0..5usize, x: u128, near in -2i128..=2,
         ) {
             let bounds = Bounds::new(10, Weight::ONE, None).unwrap();
-            let params = Params { bounds, preset, bits: vec![12], server_weights: false };
+            let params = BfvParams { bounds, preset, bits: vec![12], server_weights: false };
             let of = Derived::new(params, Binomial::ERROR).unwrap().values;
             let half = of.delta / 2;
             // Anywhere, and where one answer ends and the next begins.

@@ -1,12 +1,15 @@
-//! Signatures that hold where two do: Ed25519 (RFC 8032) and ML-DSA-65 (FIPS 204). Who forges one breaks both.
+//! Hybrid signatures: Ed25519 (RFC 8032) and ML-DSA-65 (FIPS 204). A forger must break both.
 //!
-//! This is `id-MLDSA65-Ed25519-SHA512` of draft-ietf-lamps-pq-composite-sigs, whose vectors hold here; the draft's
-//! context is the purpose's domain. Both halves sign one representative of context and message, in which the message
-//! is hashed by SHA-512. The representative starts with a prefix that starts no purpose of a plain signature, and
-//! ML-DSA has the label of the combination as its context. So neither half holds by itself for anything.
+//! This is `id-MLDSA65-Ed25519-SHA512` of draft-ietf-lamps-pq-composite-sigs, whose vectors hold here. The draft's
+//! context is
+//! the purpose's domain. Both halves sign one representative of context and message, in which the message is hashed by
+//! SHA-512. The representative starts with a prefix that differs from the start of every purpose of a plain signature,
+//! and
+//! ML-DSA has the label of the combination as its context. So neither half is valid by itself for anything.
 //!
-//! A forgery needs the break of both halves, or a collision of SHA-512. Who breaks Ed25519 can replace the Ed25519 half
-//! of an honest signature by another over the same message. So nothing may be identified by a signature's bytes.
+//! A forgery needs the break of both halves, or a collision of SHA-512. An attacker who breaks Ed25519 can replace the
+//! Ed25519 half of an honest signature by another over the same message. So nothing may be identified by a signature's
+//! bytes.
 
 use super::{Purpose, hold, holds_alone, item};
 use crate::prf::random_bytes;
@@ -30,20 +33,20 @@ pub const VERIFY_LEN: usize = LATTICE_VERIFY_LEN + super::VERIFY_LEN;
 /// Bytes of a secret key: as many as of an Ed25519 key, whose seed it is.
 pub const SEED_LEN: usize = super::SEED_LEN;
 
-/// What every representative starts with, and the name of the combination: both are the draft's.
+/// The prefix of every representative, and the name of the combination. Both come from the draft.
 const PREFIX: &[u8] = b"CompositeAlgorithmSignatures2025";
 const LABEL: &[u8] = b"COMPSIG-MLDSA65-Ed25519-SHA512";
 
-/// What the seed of the ML-DSA-65 key is derived under.
+/// The label under which the seed of the ML-DSA-65 key is derived.
 const LATTICE_SEED: &[u8] = b"fedcipher ml-dsa-65 seed of ed25519 seed 1\0";
 
-/// What both halves sign in place of `message`.
+/// The representative that both halves sign in place of `message`.
 fn representative(context: &[u8], message: &[u8]) -> Vec<u8> {
     [PREFIX, LABEL, &[context.len() as u8], context, &Sha512::digest(message)].concat()
 }
 
-/// The secret ML-DSA-65 key, zeroised when dropped. While it is made and while it signs, copies of it and of what
-/// comes of it lie on the stack, which its library does not wipe.
+/// The secret ML-DSA-65 key, zeroised when dropped. During its creation and its use, the library leaves copies of it
+/// and of derived values on the stack, which it does not wipe.
 #[derive(Clone)]
 struct Lattice {
     secret: Box<MLDSA65SigningKey>,
@@ -76,9 +79,13 @@ impl Lattice {
 
 /// A secret key; zeroised when dropped, never printed.
 ///
-/// Its 32 bytes are the seed of the Ed25519 key. The seed of the ML-DSA-65 key is a SHA-256 of them. Who computes the
-/// secret scalar from the Ed25519 public key learns half of the SHA-512 of the seed. The halves stay apart if that does
-/// not give the SHA-256: true where both hashes are random oracles, as a search for the seed takes 2^128 quantum steps.
+/// Its 32 bytes are the seed of the Ed25519 key. The seed of the ML-DSA-65 key is a SHA-256 of them. An attacker who
+/// computes
+/// the secret scalar from the Ed25519 public key learns half of the SHA-512 of the seed. The halves stay independent if
+/// that
+/// does not give the SHA-256. This holds if both hashes are random oracles, as a search for the seed takes 2^128
+/// quantum
+/// steps.
 #[derive(Clone)]
 pub struct SigningKey {
     curve: super::SigningKey,
@@ -117,7 +124,7 @@ impl SigningKey {
         self.curve.seed()
     }
 
-    /// What others check its signatures with.
+    /// The public keys for verification.
     #[must_use]
     pub fn verify_key(&self) -> [u8; VERIFY_LEN] {
         joined(&*self.lattice.public, &self.curve.verify_key())
@@ -141,7 +148,7 @@ fn joined<const N: usize>(lattice: &[u8], curve: &[u8]) -> [u8; N] {
     both
 }
 
-/// The halves of what has `N` bytes of ML-DSA-65 and `M` of Ed25519; none of what has any other length.
+/// The halves of bytes with `N` bytes of ML-DSA-65 and `M` of Ed25519; `None` for any other length.
 fn halves<const N: usize, const M: usize>(both: &[u8]) -> Option<(&[u8; N], &[u8; M])> {
     let (lattice, curve) = both.split_first_chunk()?;
     Some((lattice, curve.try_into().ok()?))
@@ -153,10 +160,10 @@ pub fn is_key(key: &[u8]) -> bool {
     halves::<LATTICE_VERIFY_LEN, _>(key).is_some_and(|(_, curve)| super::is_key(curve))
 }
 
-/// What is said to be signed, and the signature.
+/// A claimed message, and its signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
-    /// Whose signature it is.
+    /// The party that signed.
     pub party: ClientId,
     pub key: &'a [u8],
     pub purpose: Purpose,
@@ -165,7 +172,7 @@ pub struct Signed<'a> {
 }
 
 impl Signed<'_> {
-    /// The Ed25519 half, still to be checked; none where the ML-DSA-65 half does not hold, or a length is wrong.
+    /// The Ed25519 half, still to be checked; `None` if the ML-DSA-65 half is invalid or a length is wrong.
     fn item(&self) -> Option<Item> {
         item_in(self.purpose.domain(), self.message, self.key, self.signature)
     }
@@ -199,7 +206,8 @@ fn lattice_holds(
     ml_dsa_65::verify(&key, bytes, context, &signature).is_ok()
 }
 
-/// Whose signatures of `all` do not hold: nobody's, where all do. The Ed25519 halves are checked in batches.
+/// The parties of `all` whose signatures are invalid; empty if all are valid. The Ed25519 halves are checked in
+/// batches.
 pub fn refused(all: &[Signed<'_>]) -> Result<Vec<ClientId>> {
     let items: Vec<_> = all.par_iter().map(Signed::item).collect();
     let holds = hold(&items, Option::clone)?;
@@ -220,7 +228,7 @@ mod tests {
         (0..text.len() / 2).map(byte).collect()
     }
 
-    /// What each line of the file is, and its values.
+    /// The key of each line of the file, and its values.
     fn all_known() -> impl Iterator<Item = (&'static str, Vec<Vec<u8>>)> {
         let lines = include_str!("../../tests/mldsa.in").lines().filter(|line| !line.starts_with('#'));
         lines.map(|line| line.split_once(' ').unwrap()).map(|(what, v)| (what, v.split(' ').map(unhex).collect()))

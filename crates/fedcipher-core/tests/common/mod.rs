@@ -1,17 +1,17 @@
-//! Rounds as tests tell them: who takes part, with what weight, and what the sum must be.
+//! Rounds as tests describe them: the clients, their weights, and the expected sum.
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::committee::Member;
-use fedcipher_core::flashe::{Flashe, Masking, Params as FlasheParams, Policy};
+use fedcipher_core::flashe::{Flashe, FlasheParams, Masking, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet};
 use fedcipher_core::plain::Plain;
-use fedcipher_core::protocol::Digest;
 use fedcipher_core::protocol::Encryptor;
+use fedcipher_core::protocol::FrameDigest;
 use fedcipher_core::rlwe::Bfv;
-use fedcipher_core::rlwe::params::{Params as BfvParams, Preset};
+use fedcipher_core::rlwe::params::{BfvParams, Preset};
 use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
 use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
 use fedcipher_core::statement::{RoundContext, Signer, split};
@@ -84,10 +84,10 @@ pub fn encrypt(
         round: RoundId::new(round),
         weight: Weight::new(client.1),
         update: &update,
-        plan,
+        round_plan: plan,
         model: b"model",
         memory: &[],
-        bound: &[],
+        associated_data: &[],
     };
     encryptor(scheme, key, &keys.clients).encrypt(&request).unwrap()
 }
@@ -143,7 +143,7 @@ pub fn resigned(key: &SigningKey, frame: &[u8]) -> Vec<u8> {
     let parsed = wire::parse(frame).unwrap();
     let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
     let signer = Signer { key: Arc::new(key.clone()), context: RoundContext::of([0; 32], &parsed.header) };
-    let end = signer.end(parsed.header.contributions[0], tag, &Digest::of(body));
+    let end = signer.end(parsed.header.contributions[0], tag, &FrameDigest::of(body));
     parsed.header.frame(&[body, &end].concat())
 }
 

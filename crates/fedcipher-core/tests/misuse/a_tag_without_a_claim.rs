@@ -1,9 +1,9 @@
-use fedcipher_core::mac::Stamp;
+use fedcipher_core::mac::TagMaker;
 use fedcipher_core::protocol::ClaimedRound;
 use fedcipher_core::wire::Header;
 
-fn claimed(header: Header, stamp: Stamp) -> ClaimedRound {
-    ClaimedRound { header, stamp }
+fn claimed(header: Header, tag_maker: TagMaker) -> ClaimedRound {
+    ClaimedRound { header, tag_maker }
 }
 
 fn main() {}

@@ -1,6 +1,6 @@
-use fedcipher_core::protocol::SealingFrame;
+use fedcipher_core::protocol::Encryption;
 
-fn both(frame: SealingFrame) -> [SealingFrame; 2] {
+fn both(frame: Encryption) -> [Encryption; 2] {
     [frame.clone(), frame]
 }
 

@@ -1,18 +1,18 @@
-//! The key authority: enrols devices, makes each epoch's keys, hands every device its own.
+//! The key authority: enrols devices, makes each epoch's keys, and gives every device its own.
 
 use clap::{Parser, Subcommand};
 use fedcipher_engine::authority::{Authority, Enrolled, Forgotten};
 use fedcipher_engine::authority_service::AuthorityService;
-use fedcipher_engine::certificates::{self, Party, Role, Terms};
+use fedcipher_engine::certificates::{self, Role, Subject, Terms};
 use fedcipher_engine::client::Target;
+use fedcipher_engine::connection_limiter::ConnectionLimiter;
 use fedcipher_engine::console::{self, say};
-use fedcipher_engine::door::Door;
 use fedcipher_engine::files::read_text;
 use fedcipher_engine::proto::authority_server::AuthorityServer;
-use fedcipher_engine::refusals::Refused;
+use fedcipher_engine::rejection_log::Rejection;
 use fedcipher_engine::text::one_line;
 use fedcipher_engine::tls::Credentials;
-use fedcipher_engine::{Error, MAX_ASKED, Result, listen, lockdown, logs};
+use fedcipher_engine::{Error, MAX_ASKED, Result, hardening, listen, logs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -97,8 +97,8 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         members: Vec<String>,
     },
-    /// Give a party no further epoch, refuse what it sends, and rotate. Status 3: revoked, and the rotation
-    /// follows when the round under way is settled.
+    /// Give a party no further epoch, reject its messages, and rotate. Status 3: revoked, and the rotation
+    /// follows when the current round is complete.
     Revoke {
         name: String,
         /// Leave the current epoch as it is: the device still holds its key.
@@ -115,13 +115,13 @@ enum Command {
 /// Names of a machine for itself.
 const LOCAL: [&str; 2] = ["localhost", "127.0.0.1"];
 
-/// For calls under way at SIGTERM.
+/// Time for active calls after SIGTERM.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Longest time in which a request comes in.
+/// Longest time in which a request may arrive.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// For processes that read the store while keys end.
+/// Longest wait for processes that read the store while keys end.
 const FORGET: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -140,11 +140,11 @@ fn main() -> ExitCode {
 }
 
 fn run(options: Options) -> Result<ExitCode> {
-    // Keys pass through the memory of all but `status`; those that only enrol go on with a warning.
+    // All commands except `status` have keys in memory. Commands that only enrol continue with a warning.
     match &options.command {
         Command::Status { .. } => {}
-        Command::Init { .. } | Command::Enrol { .. } => lockdown::lock_down(true)?,
-        _ => lockdown::lock_down(options.allow_swap)?,
+        Command::Init { .. } | Command::Enrol { .. } => hardening::harden(true)?,
+        _ => hardening::harden(options.allow_swap)?,
     }
     match options.command {
         Command::Init { spec, names, corrupt_clients } => {
@@ -159,7 +159,7 @@ fn run(options: Options) -> Result<ExitCode> {
             if !role.is_reached() && names != LOCAL {
                 let role = role.name();
                 let reason =
-                    format!("nobody connects to a {role}, so that its certificate is for no --name; leave it out");
+                    format!("a {role} accepts no connections, so its certificate takes no --name; leave it out");
                 return Err(Error::Configuration(reason));
             }
             let mut terms = Terms::days(days, names);
@@ -168,7 +168,7 @@ fn run(options: Options) -> Result<ExitCode> {
                 terms.from = parsed.map_err(|e| Error::Configuration(format!("--from {from}: {e}")))?;
             }
             let request = request.as_deref().map(read_text).transpose()?;
-            let party = Party { role, name, devices: devices.into_iter().collect() };
+            let party = Subject { role, name, devices: devices.into_iter().collect() };
             let mut store = Authority::open(&options.state)?;
             let client = store.enrol(&party, &terms, request.as_deref(), &out)?;
             match client {
@@ -180,11 +180,11 @@ fn run(options: Options) -> Result<ExitCode> {
             let (devices, most) = (party.devices.len(), store.corrupt_clients()?);
             if devices as u64 > most {
                 say(format!(
-                    "note: whoever takes over {party} has {devices} clients, and only {most} may lie here: it can open an \
+                    "note: an attacker who takes over {party} has {devices} clients, and only {most} may lie here: it can open an \
                      upload in a sum with updates of its own. Give each host the device of one client"
                 ))?;
             }
-            // Nobody connects to a host or to the aggregator.
+            // Hosts and the aggregator accept no connections.
             if let Some(note) = certificates::only_local(&terms.reached_as).filter(|_| role == Role::Device) {
                 say(format!("note: {note} (an engine on a Unix socket needs none)"))?;
             }
@@ -202,7 +202,7 @@ fn run(options: Options) -> Result<ExitCode> {
         Command::Status { audit } => status(&Authority::open(&options.state)?, audit)?,
         Command::Serve { listen, rotate_every, exit_with_parent } => {
             if exit_with_parent {
-                lockdown::exit_with_parent()?;
+                hardening::exit_with_parent()?;
             }
             let store = Authority::open(&options.state)?;
             let failed = |e: std::io::Error| Error::Configuration(format!("no event loop: {e}"));
@@ -213,7 +213,7 @@ fn run(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The keys that have ended leave the store's log, too.
+/// Removes ended keys from the store's log.
 fn forget(store: &Authority) -> Result<()> {
     if store.forget(FORGET)? == Forgotten::LogInUse {
         tracing::warn!(
@@ -224,7 +224,7 @@ fn forget(store: &Authority) -> Result<()> {
     Ok(())
 }
 
-/// All of it is done before anything is said: a reader that is gone keeps no key alive.
+/// All work is done before anything is printed, so that a closed output keeps no key alive.
 fn revoke(store: &mut Authority, name: &str, no_rotate: bool) -> Result<ExitCode> {
     let rotation = !no_rotate && !store.usable()?.is_empty();
     store.revoke(name, rotation)?;
@@ -264,7 +264,7 @@ fn status(store: &Authority, audit: bool) -> Result<()> {
             let epoch = epoch.map_or(String::new(), |e| format!(" epoch {e}"));
             (at.clone(), format!("{at} {party}: {action}{epoch}"))
         });
-        let refused = status.refused.into_iter().map(|Refused { minute, party, what, count }| {
+        let refused = status.refused.into_iter().map(|Rejection { minute, party, what, count }| {
             let line = format!("{minute} {party}: {what}, {count} in this minute");
             (minute, line)
         });
@@ -279,8 +279,8 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     let credentials = Credentials::new(&store.service_folder());
     let service = AuthorityService::new(store);
     let noted = service.clone();
-    let door = Door::new(Box::new(move |origin, what| {
-        noted.turned(&origin, what);
+    let limiter = ConnectionLimiter::new(Box::new(move |origin, what| {
+        noted.rejected_connection(&origin, what);
     }));
     tokio::spawn(service.clone().upkeep());
     tokio::spawn(service.clone().replacements());
@@ -294,12 +294,12 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| Error::Configuration(format!("signals: {e}")))?;
     let until = async move {
         tokio::select! { _ = terminate.recv() => {}, _ = tokio::signal::ctrl_c() => {} }
-        // Calls are single and short; idle connections of engines do not hold the authority up.
+        // Calls are single and short. Idle connections of engines do not delay the end.
         tokio::time::sleep(GRACE).await;
     };
     let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
     tracing::info!("listening on {address}");
-    // On its headers: who is refused holds nothing.
+    // Checked on the call's headers, so that a rejected caller uses no memory.
     let door_keeper = service.clone();
     let known = move |request: Request<()>| match door_keeper.known(&request) {
         Ok(_) => Ok(request),
@@ -308,23 +308,23 @@ async fn serve(store: Authority, listen: &Target, rotate_every: u64) -> Result<(
     let calls = AuthorityServer::new(service).max_decoding_message_size(MAX_ASKED);
     let router = server.add_service(InterceptedService::new(calls, known));
     let result = tokio::select! {
-        result = router.serve_with_incoming(listen::incoming(listener, door)) => result.map_err(failed),
+        result = router.serve_with_incoming(listen::incoming(listener, limiter)) => result.map_err(failed),
         () = until => Ok(()),
     };
     ending.write_refusals();
     result
 }
 
-/// By the age of the epoch in the store: a restart neither skips nor repeats a rotation.
+/// Rotates by the age of the epoch in the store, so that a restart neither skips nor repeats a rotation.
 async fn rotate_on_schedule(service: AuthorityService, every: Duration) {
     let mut tick = tokio::time::interval(every.min(Duration::from_secs(1)));
     loop {
         tick.tick().await;
         let due = service.with(|store| Ok(store.age()?.is_some_and(|age| age >= every)));
         let rotated = due.and_then(|due| if due { service.rotate().map(Some) } else { Ok(None) });
-        // What the rotation has ended leaves the log in `upkeep`.
+        // `upkeep` removes the ended keys from the log.
         match rotated {
-            // As soon as the round under way is settled.
+            // The rotation follows once the current round is complete.
             Ok(None) | Err(Error::EpochInUse { .. }) => {}
             Ok(Some(epoch)) => tracing::info!(epoch = epoch.get(), "rotated on schedule"),
             Err(error) => tracing::warn!(class = error.class(), "rotation: {error}"),

@@ -6,18 +6,18 @@ use fedcipher_core::keys::ClientKey;
 use fedcipher_core::registry;
 use fedcipher_core::rlwe::accelerator::Accelerators;
 use fedcipher_engine::client::Target;
-use fedcipher_engine::door::Door;
+use fedcipher_engine::connection_limiter::ConnectionLimiter;
 use fedcipher_engine::engine_service::{EngineService, KeySource, NoSource};
-use fedcipher_engine::hosts::Hosts;
 use fedcipher_engine::key_source::{AuthoritySource, device_of};
 use fedcipher_engine::keyring::{self, Keyring};
 use fedcipher_engine::listen::{self, Guard, Pages, UserDevice};
+use fedcipher_engine::memory_budget::MemoryBudget;
 use fedcipher_engine::metrics::Metrics;
 use fedcipher_engine::proto::engine_server::EngineServer;
+use fedcipher_engine::revoked_hosts::RevokedHosts;
 use fedcipher_engine::text::one_line;
 use fedcipher_engine::tls::{Credentials, KEY_FILE};
-use fedcipher_engine::unfinished::Unfinished;
-use fedcipher_engine::{Error, MAX_REQUEST, Result, certificates, console, cores, files, lockdown, logs};
+use fedcipher_engine::{Error, MAX_REQUEST, Result, affinity, certificates, console, files, hardening, logs};
 use rustix::fs::Gid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
 
-/// Chunks come and go; musl's own allocator would ask the kernel for each.
+/// Used because chunks are allocated and freed often, and musl's own allocator would ask the kernel for each.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -79,7 +79,7 @@ struct Serve {
     /// A user that may use a device over the Unix socket, once for each device. The engine's own user and root use all.
     #[arg(long, value_name = "UID=DEVICE")]
     allow_uid: Vec<UserDevice>,
-    /// Group (name or number) that may open the Unix socket; who of it may use the engine, --allow-uid says.
+    /// Group (name or number) that may open the Unix socket; --allow-uid says which users may use the engine.
     #[arg(long)]
     socket_group: Option<String>,
     /// host:port of the Prometheus page.
@@ -88,13 +88,13 @@ struct Serve {
     /// Seconds between two looks for a new key epoch, and for hosts that have been revoked.
     #[arg(long, default_value_t = 5)]
     refresh: u64,
-    /// Seconds between two looks for prekeys of a committee that are too old: they are deleted though nobody asks.
+    /// Seconds between two checks for expired prekeys of a committee. They are deleted even without a call.
     #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..=3600))]
     expire: u64,
     /// Longest silence of a host in mid-stream, and longest time in which a request that is one message comes in, seconds.
     #[arg(long, default_value_t = 30)]
     stall: u64,
-    /// Longest wait for streams under way after SIGTERM, seconds.
+    /// Longest wait for active streams after SIGTERM, seconds.
     #[arg(long, default_value_t = 30)]
     drain: u64,
     /// Largest update that is precomputed, in values: what is made ahead stays in memory.
@@ -156,19 +156,20 @@ fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Serve(options) => {
-            lockdown::lock_down(options.allow_swap)?;
+            hardening::harden(options.allow_swap)?;
             if options.exit_with_parent {
-                lockdown::exit_with_parent()?;
+                hardening::exit_with_parent()?;
             }
-            cores::encrypting(options.threads.into(), options.roam).map_err(|e| Error::Configuration(e.to_string()))?;
-            let runtime = cores::event_loop(options.roam);
+            affinity::start_worker_threads(options.threads.into(), options.roam)
+                .map_err(|e| Error::Configuration(e.to_string()))?;
+            let runtime = affinity::event_loop(options.roam);
             runtime.map_err(|e| Error::Configuration(format!("no event loop: {e}")))?.block_on(serve(&options))
         }
     }
 }
 
-/// The keys in the files at `paths`, which nobody else may use while the result lives. All are read, and those that may
-/// be refused are taken into use, before one is bound to this state folder.
+/// Loads the keys in the files at `paths`. Other processes cannot use them while the result lives. All files are read
+/// and checked before the first key is bound to this state folder.
 fn load_keys(keyring: &Keyring, paths: &[PathBuf]) -> Result<Vec<InUse>> {
     let mut keys = paths.iter().map(|path| readable(path)).collect::<Result<Vec<_>>>()?;
     keys.sort_by_key(|(path, ..)| !key_file::marker(path).is_ok_and(|marker| marker.exists()));
@@ -207,7 +208,7 @@ async fn serve(options: &Serve) -> Result<()> {
         return Err(Error::Configuration("no keys: give --authority and --credentials, or --key-file".into()));
     }
     check_users(options, &names)?;
-    // Before a key file is bound to --state: who is refused here may come back with another.
+    // Checked before a key file is bound to --state, so that a rejected start can be repeated with another key.
     match &options.listen {
         Target::Unix(path) => listen::check(path, socket_group(options)?)?,
         Target::Tls { .. } => {
@@ -215,19 +216,19 @@ async fn serve(options: &Serve) -> Result<()> {
             drop(listen::tcp(&options.listen).await?);
         }
     }
-    // In the log only where it is asked for: there may be very many.
-    let door = Door::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
+    // Logged at debug level only, because there may be many.
+    let limiter = ConnectionLimiter::new(Box::new(|origin, what| tracing::debug!("{origin}: {what}")));
     let pages = match options.metrics {
         None => None,
         Some(address) => {
-            let pages = Pages::bind(address, Arc::clone(&door)).await;
+            let pages = Pages::bind(address, Arc::clone(&limiter)).await;
             Some(pages.map_err(|e| Error::Configuration(format!("metrics on {address}: {e}")))?)
         }
     };
     let metrics = Metrics::new().map_err(|e| Error::Configuration(e.to_string()))?;
     let accelerators = accelerators(options, &metrics)?;
     let keyring = Arc::new(Keyring::new(&options.state, &names).with_accelerators(accelerators));
-    let hosts = Arc::new(Hosts::default());
+    let hosts = Arc::new(RevokedHosts::default());
     let mut _in_use: Vec<InUse> = Vec::new();
     let source: Arc<dyn KeySource> = match &options.authority {
         None => {
@@ -249,14 +250,14 @@ async fn serve(options: &Serve) -> Result<()> {
         metrics: Arc::clone(&metrics),
         stall: Duration::from_secs(options.stall),
         ahead_elements: options.ahead,
-        unfinished: Unfinished::new(options.unfinished_mib),
+        unfinished: MemoryBudget::new(options.unfinished_mib),
     };
     if let Some(pages) = pages {
         tracing::info!("metrics at {}", pages.address());
         let page = Arc::clone(&metrics).router();
         tokio::spawn(async move { axum::serve(pages, page).await });
     }
-    listen_until_told(options, service, metrics, door).await
+    listen_until_told(options, service, metrics, limiter).await
 }
 
 #[cfg(feature = "accelerator")]
@@ -277,7 +278,7 @@ fn accelerators(_options: &Serve, _metrics: &Arc<Metrics>) -> Result<Option<Arc<
     Ok(None)
 }
 
-/// Keys before the first host comes. What more tries cannot mend ends the start.
+/// Fetches keys before the first host connects. An error that retries cannot fix ends the start.
 async fn first_keys(source: &AuthoritySource) -> Result<()> {
     for device in source.devices() {
         match source.refresh(device).await {
@@ -291,7 +292,7 @@ async fn first_keys(source: &AuthoritySource) -> Result<()> {
 /// Follows the authority's epochs.
 async fn follow(source: Arc<AuthoritySource>, every: Duration) {
     let mut tick = tokio::time::interval(every);
-    // After an authority that was away for long: one look, not all that were missed.
+    // After a long absence of the authority: one request, instead of all missed ones.
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
@@ -323,7 +324,7 @@ fn check_users(options: &Serve, names: &[String]) -> Result<()> {
     }
 }
 
-/// Users who are let in must also get at the socket.
+/// Users that --allow-uid admits must also be able to open the socket.
 fn socket_group(options: &Serve) -> Result<Option<Gid>> {
     let own = rustix::process::geteuid().as_raw();
     let others = options.allow_uid.iter().map(|to| to.user).find(|user| *user != 0 && *user != own);
@@ -337,7 +338,7 @@ fn socket_group(options: &Serve) -> Result<Option<Gid>> {
     }
 }
 
-/// Whose certificate a service over TCP shows.
+/// The credentials that a service over TCP shows.
 fn tls_credentials(options: &Serve) -> Result<Credentials> {
     let folder = options.credentials.first().ok_or_else(|| Error::Configuration("TCP needs --credentials".into()))?;
     Ok(Credentials::new(folder))
@@ -347,7 +348,7 @@ async fn listen_until_told(
     options: &Serve,
     service: EngineService,
     metrics: Arc<Metrics>,
-    door: Arc<Door>,
+    limiter: Arc<ConnectionLimiter>,
 ) -> Result<()> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<EngineServer<EngineService>>().await;
@@ -381,7 +382,7 @@ async fn listen_until_told(
     let serving = async {
         match &options.listen {
             Target::Unix(path) => {
-                let incoming = listen::local(listen::unix(path, socket_group(options)?)?, door);
+                let incoming = listen::local(listen::unix(path, socket_group(options)?)?, limiter);
                 let _socket = SocketFile(path);
                 tracing::info!("listening on {}", options.listen);
                 router.serve_with_incoming_shutdown(incoming, until).await.map_err(failed)
@@ -390,7 +391,7 @@ async fn listen_until_told(
                 let listener = listen::tcp(&options.listen).await?;
                 let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
                 tracing::info!("listening on {address}");
-                router.serve_with_incoming_shutdown(listen::incoming(listener, door), until).await.map_err(failed)
+                router.serve_with_incoming_shutdown(listen::incoming(listener, limiter), until).await.map_err(failed)
             }
         }
     };
@@ -412,7 +413,7 @@ impl Drop for SocketFile<'_> {
     }
 }
 
-/// Until no stream is under way: idle connections, which a host keeps open, do not hold the engine up.
+/// Waits until no stream is active. Idle connections, which hosts keep open, do not delay the end.
 async fn drained(metrics: &Metrics, most: Duration) {
     const LOOK: Duration = Duration::from_millis(50);
     let end = tokio::time::Instant::now() + most;

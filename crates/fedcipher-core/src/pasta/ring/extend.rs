@@ -23,7 +23,7 @@ struct Extension {
 }
 
 impl Extension {
-    /// To `k x / d` modulo `to`, where x's residues are k-fold taken modulo F; d must divide what comes out.
+    /// Converts to `k x / d` modulo `to`. x's residues are multiplied by k modulo F; d must divide the result.
     fn new(from: &[&Prime], to: &[&Prime], k: u64, d: &[&Prime]) -> Self {
         let all_but = |skip: Option<usize>, of: &Prime| {
             let others = from.iter().enumerate().filter(|(i, _)| Some(*i) != skip);
@@ -73,7 +73,7 @@ fn wraps(y: &[Row], shares: &[f64]) -> Row {
     sums.iter().map(|sum| *sum as u64).collect()
 }
 
-/// Bits of the primes that products are made with besides those of the ciphertexts.
+/// Bits of the primes for products, in addition to the primes of the ciphertexts.
 const MORE_BITS: usize = 61;
 
 fn bits(q: u64) -> f64 {
@@ -116,7 +116,7 @@ pub fn more(degree: usize, primes: &[Prime], p: u64) -> Result<Vec<Prime>> {
 /// The tables of a product of ciphertexts with so many primes.
 pub struct Tensor {
     level: usize,
-    /// Of the additional primes.
+    /// The number of additional primes.
     more: usize,
     up: Extension,
     /// `[p x]_q / q`.
@@ -222,7 +222,7 @@ mod tests {
             for (row, t) in out.iter().zip(&to) {
                 prop_assert_eq!(&row[..], &[modulo(&x, t.q); 32]);
             }
-            // 5 x modulo all, divided by two primes that are none of them.
+            // 5 x modulo all primes, divided by two primes that are not among them.
             let extra = primes(60, 2);
             let extra: Vec<&Prime> = extra.iter().collect();
             let all: BigInt = from.iter().map(|f| BigInt::from(f.q)).product();

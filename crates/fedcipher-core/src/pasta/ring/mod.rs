@@ -1,9 +1,10 @@
-//! BFV's evaluation side over fhe.rs's transforms: what transciphering needs and fhe.rs does not offer, rotations that
-//! share one decomposition, sums of key switches divided once, products at the level they end at.
+//! BFV's evaluation over fhe.rs's transforms. It adds what transciphering needs and fhe.rs does not offer: rotations
+//! that share one decomposition, sums of key switches divided once, products at the level they end at.
 //!
-//! Ciphertexts, keys and plaintexts are fhe.rs's, to the bit on the wire (`wire`), and its operations are what the tests
-//! compare with. An element is a row for each of the first l primes ("level" counts primes here), in fhe.rs's transform
-//! unless *coefficients* are spoken of; `[Rows; 2]` is a ciphertext.
+//! Ciphertexts, keys and plaintexts are fhe.rs's, to the bit on the wire (`wire`), and the tests compare with fhe.rs's
+//! operations. An element is a row for each of the first l primes ("level" counts primes here), in fhe.rs's transform
+//! unless
+//! the text says *coefficients*; `[Rows; 2]` is a ciphertext.
 
 mod extend;
 mod narrow;
@@ -33,14 +34,14 @@ pub use switch::{Digits, GaloisKey, SwitchKey};
 /// The two elements of a ciphertext.
 pub type Pair = [Rows; 2];
 
-/// Tables of the primes and of what is divided by.
+/// Tables of the primes and of the divisors.
 pub struct Ring {
     pub degree: usize,
-    /// Those of ciphertexts, then the special prime of key switching.
+    /// The primes of ciphertexts, then the special prime of key switching.
     primes: Vec<Prime>,
     /// `[i][j]`: 1 / q_i mod q_j.
     inverses: Vec<Vec<Factor>>,
-    /// What products are made with besides, as many as those at the top need.
+    /// Additional primes for products, as many as products at the top level need.
     more: Vec<Prime>,
     /// For products by level, made when first needed.
     tensors: Mutex<BTreeMap<usize, Arc<Tensor>>>,
@@ -75,7 +76,7 @@ impl Ring {
         self.primes.iter().map(|p| p.q).collect()
     }
 
-    /// What a key switch at `level` computes modulo: its primes, then the special one.
+    /// The moduli of a key switch at `level`: the level's primes, then the special prime.
     fn targets(&self, level: usize) -> Vec<usize> {
         (0..level).chain([self.top()]).collect()
     }

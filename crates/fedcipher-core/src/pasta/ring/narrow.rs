@@ -14,7 +14,7 @@ struct Factor {
     quotient: u64,
 }
 
-/// What reduces a sum modulo a prime below 2^51.
+/// The constants that reduce a sum modulo a prime below 2^51.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(all(feature = "ntt-tfhe", target_arch = "x86_64")), allow(dead_code, reason = "x86-64 only"))]
 pub struct Narrow {
@@ -78,7 +78,7 @@ mod simd {
             [sum, other]
         }
 
-        /// Of a sum of at most 4096 products of residues.
+        /// Reduces a sum of at most 4096 products of residues.
         #[inline(always)]
         fn reduced(self, [low, high]: Sum, by: Narrow) -> Eight {
             let (f, ifma) = (self.avx512f, self.avx512ifma);
@@ -108,7 +108,7 @@ mod simd {
         as_arrays::<8, u64>(row).0
     }
 
-    /// That part of up to TERMS rows; the last again where there are no so many.
+    /// That part of up to TERMS rows. If there are fewer rows, the last one is repeated.
     #[inline(always)]
     fn some<'a>(rows: &[&'a [u64]], at: Range<usize>) -> [&'a [Eight]; TERMS] {
         std::array::from_fn(|i| &eights(rows[i.min(rows.len() - 1)])[at.clone()])
@@ -127,7 +127,7 @@ mod simd {
                     for ((d, x), y) in d.chunks(TERMS).zip(x.chunks(TERMS)).zip(y.chunks(TERMS)) {
                         let (count, rows) = (d.len(), [d, x, y].map(|rows| some(rows, at.clone())));
                         for (i, sums) in sums.iter_mut().enumerate().take(at.len()) {
-                            // Of a known number the compiler makes no loop.
+                            // For a known number of terms, the compiler unrolls the loop.
                             *sums = match count {
                                 TERMS => simd.add_terms(*sums, &rows, i, TERMS),
                                 _ => simd.add_terms(*sums, &rows, i, count),

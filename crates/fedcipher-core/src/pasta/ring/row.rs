@@ -1,7 +1,9 @@
-//! A row and where its memory comes from.
+//! A row, and the reuse of its memory.
 //!
-//! A chunk makes and forgets hundreds of megabytes of rows. An allocator gives such pages back to the system and fetches
-//! them again, zeroed: a seventh of a chunk's time. So while somebody holds [`Kept`], what one row leaves the next takes.
+//! A chunk makes and drops hundreds of megabytes of rows. An allocator gives such pages back to the system and fetches
+//! them
+//! again, zeroed: a seventh of a chunk's time. So while a [`Kept`] exists, the memory of a dropped row is reused by the
+//! next.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Row(Vec<u64>);
 
-/// What rows have left, by size.
+/// Memory of dropped rows, by size.
 struct Left {
     keepers: usize,
     rows: BTreeMap<usize, Vec<Vec<u64>>>,
@@ -75,7 +77,7 @@ impl Clone for Row {
 }
 
 impl FromIterator<u64> for Row {
-    // Inline: who collects has the processor's vectors.
+    // Inline, so that the caller's vector instructions apply.
     #[inline(always)]
     fn from_iter<I: IntoIterator<Item = u64>>(values: I) -> Self {
         let values = values.into_iter();
@@ -118,7 +120,7 @@ impl DerefMut for Row {
 mod tests {
     use super::*;
 
-    /// Of a length that no other test has.
+    /// A length that other tests do not use.
     const N: usize = 12_345;
 
     fn rows_left() -> usize {

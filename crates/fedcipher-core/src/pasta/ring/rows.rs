@@ -9,7 +9,7 @@ use multiversion::multiversion;
 /// An element: a row for each prime.
 pub type Rows = Vec<Row>;
 
-/// A factor with what makes a product by it one high and two low multiplications.
+/// A factor with a precomputed value that makes a product by it one high and two low multiplications.
 #[derive(Debug, Clone, Copy)]
 pub struct Factor {
     value: u64,
@@ -34,7 +34,7 @@ fn lazy(x: u64, by: Factor, q: u64) -> u64 {
     x.wrapping_mul(by.value).wrapping_sub(high(x, by.quotient).wrapping_mul(q))
 }
 
-/// What reduces modulo a prime below 2^62.
+/// The constants that reduce modulo a prime below 2^62.
 #[derive(Debug, Clone, Copy)]
 pub struct Reducer {
     q: u64,
@@ -46,7 +46,7 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// The same for sums of what may be above 2^51.
+    /// Like the above, for sums that may exceed 2^51.
     #[must_use]
     pub fn of_wide(self) -> Self {
         Reducer { narrow: None, ..self }
@@ -67,7 +67,7 @@ impl Reducer {
     }
 }
 
-/// What an evaluation consists of: `docs/evidence/limits.md` says what it would take at these alone.
+/// The operations of an evaluation. `docs/evidence/limits.md` states the time that these alone would take.
 #[cfg(feature = "count")]
 pub mod counted {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,7 +81,7 @@ pub mod counted {
         counter.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// What has been counted since the last call.
+    /// The counts since the last call.
     pub fn taken() -> [u64; 2] {
         [&TRANSFORMS, &MULTIPLIERS].map(|counter| counter.swap(0, Ordering::Relaxed))
     }
@@ -123,7 +123,7 @@ pub struct Prime {
 
 impl Prime {
     pub fn new(q: u64, degree: usize) -> Result<Self> {
-        let wrong = || Error::parameter("bfv", format!("{q} is no prime with a root of order {}", 2 * degree));
+        let wrong = || Error::parameter("bfv", format!("{q} is not a prime with a root of order {}", 2 * degree));
         let modulus = Modulus::new(q).map_err(|_| wrong())?;
         let transform = Transform::new(&modulus, degree).ok_or_else(wrong)?;
         let shift = ((1u128 << 64) % u128::from(q)) as u64;
@@ -175,7 +175,7 @@ impl Prime {
         (u128::from(a % self.q) * u128::from(b % self.q) % u128::from(self.q)) as u64
     }
 
-    /// By Fermat, for a number that is no multiple of q.
+    /// By Fermat, for a number that q does not divide.
     pub fn inverse(&self, a: u64) -> u64 {
         self.modulus.pow(a % self.q, self.q - 2)
     }

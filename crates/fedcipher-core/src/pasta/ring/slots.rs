@@ -55,7 +55,7 @@ impl Ring {
         self.multiplier_over((0..level).collect(), coefficients)
     }
 
-    /// To multiply what has the special prime's row too.
+    /// For multiplication with an element that has the special prime's row too.
     #[must_use]
     pub fn extended_multiplier(&self, coefficients: &Row, level: usize) -> Rows {
         self.multiplier_over(self.targets(level), coefficients)

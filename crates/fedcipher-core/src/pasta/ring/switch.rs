@@ -1,12 +1,13 @@
-//! Key switching with a special prime, its two halves apart: one decomposition serves many keys, and sums of products
-//! with keys are divided by the special prime once.
+//! Key switching with a special prime, in two halves: one decomposition serves many keys, and sums of products with
+//! keys are divided by the special prime once.
 //!
-//! An *extended* ciphertext is one times the special prime P, with a last row modulo P: what a key switch leaves before
-//! it is divided by P. It can be added and multiplied as it is, so that a layer of many rotations divides once ("double
-//! hoisting", Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux, ePrint 2020/1203).
-//!
-//! A digit is an element's residue modulo one prime, as whole numbers. fhe.rs's keys hold P times the digit's indicator,
-//! so that the first l digits and rows of a key are a key of level l.
+//! An *extended* ciphertext is multiplied by the special prime P and has a last row modulo P: the result of a key
+//! switch
+//! before its division by P. It can be added and multiplied as it is, so that a layer of many rotations divides once
+//! ("double hoisting", Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux, ePrint 2020/1203). A digit is an element's residue
+//! modulo one prime, as whole numbers. fhe.rs's keys hold P times the digit's indicator, so that the first l digits and
+//! rows
+//! of a key are a key of level l.
 
 use super::{Pair, Ring, Row, Rows, pairs, rows};
 use crate::{Error, Result};
@@ -20,7 +21,7 @@ pub struct SwitchKey(pub Vec<Pair>);
 
 /// For the automorphism `X -> X^exponent`.
 pub struct GaloisKey {
-    /// Moved back by the automorphism, so that what moves is the sum and not each digit.
+    /// Moved back by the automorphism, so that the sum is moved instead of each digit.
     key: SwitchKey,
     from: Vec<u32>,
 }
@@ -63,7 +64,7 @@ impl Ring {
         Ok(GaloisKey { key, from })
     }
 
-    /// What all rotations of a ciphertext share; of its second element.
+    /// The part that all rotations of a ciphertext share, computed from its second element.
     #[must_use]
     pub fn digits(&self, x: &Rows) -> Digits {
         let mut coefficients = x.clone();
@@ -71,7 +72,7 @@ impl Ring {
         self.digits_of(&coefficients, Some(x))
     }
 
-    /// The same from coefficients; `own` are their transforms, if somebody has them.
+    /// The same from coefficients; `own` are their transforms, if the caller has them.
     pub(super) fn digits_of(&self, coefficients: &Rows, own: Option<&Rows>) -> Digits {
         let each = |target: usize| {
             let prime = &self.primes[target];

@@ -80,7 +80,7 @@ impl World {
     }
 
     fn noise(&self, ciphertext: &Ciphertext) -> usize {
-        // SAFETY: the key is the test's own; its timing tells nobody anything.
+        // SAFETY: the key is the test's own; its timing is not secret.
         unsafe { self.secret.measure_noise(ciphertext).unwrap() }
     }
 
@@ -244,7 +244,7 @@ fn damaged_bytes_are_errors() {
         longer.push(0);
         assert!(!read(&longer), "{k}");
     }
-    // A residue that is none of its prime's: both are 54 bits.
+    // A residue that is out of its prime's range: both have 54 bits.
     let at = ciphertext.len() - 200;
     let mut beyond = ciphertext.clone();
     beyond[at..at + 16].fill(0xff);

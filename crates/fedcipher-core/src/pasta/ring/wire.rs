@@ -1,5 +1,5 @@
-//! fhe.rs's bytes (protocol buffers) read and written without its contexts. Every read is checked; what is not of the
-//! form that this project's keys and ciphertexts have is an error.
+//! Reads and writes fhe.rs's bytes (protocol buffers) without its contexts. Every read is checked. Bytes that lack the
+//! form of this project's keys and ciphertexts are an error.
 
 use super::rows::Prime;
 use super::{Pair, Ring, Row, Rows, SwitchKey, pairs};
@@ -85,7 +85,7 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 fn put_number(out: &mut Vec<u8>, field: u64, value: u64) {
-    // Zero is what an absent field means.
+    // An absent field means zero.
     if value != 0 {
         put_varint(out, field << 3);
         put_varint(out, value);

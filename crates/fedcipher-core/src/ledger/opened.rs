@@ -1,11 +1,12 @@
-//! Which aggregates have been opened: none of an older round than the last, the same again at will. Without a memory of
-//! the rule of sets it is one a round; with one, as many as have no client in common and keep to the rule.
+//! The aggregates that have been opened. The round must not be older than the last; the same aggregate may be opened
+//! again. Without a memory of the rule of sets, one aggregate opens per round. With one, several open if they have no
+//! client in common and keep the rule.
 
-use super::folder::{Folder, Indexed, Place, read_stamp};
+use super::folder::{Folder, Indexed, LedgerFile, read_header};
+use super::header::{self, LEN, LedgerHeader, Magic};
 use super::journal::{Held, Journal, Position};
 use super::memories::{Entry, Memories, Record, Sum};
 use super::slots::Newest;
-use super::stamp::{self, LEN, Magic, Stamp};
 use super::{check_date, disk, failed, locked, lost};
 use crate::keys::{ClientKey, Cohort};
 use crate::mac::memory::MemoryKey;
@@ -25,39 +26,39 @@ const ANSWERED_SETS: Magic = *b"FEDSETS8";
 /// `round u64 | digest | index u64 | counts in a memory u64 | checksum`. A power of two: none crosses a disk sector.
 const RECORD: usize = 64;
 
-/// Makes the file of `key` if the folder never had one.
-pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<Place> {
+/// The file of `key`; it is made if the folder never had one.
+pub(super) fn place(folder: &Folder, key: &ClientKey) -> Result<LedgerFile> {
     place_as(folder, key, "opened", MAGIC)
 }
 
-fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<Place> {
-    let stamp = Stamp::of(magic, folder.identity(), key, 0);
-    folder.ensure(suffix, stamp, |stamp| stamp.encode().to_vec())
+fn place_as(folder: &Folder, key: &ClientKey, suffix: &str, magic: Magic) -> Result<LedgerFile> {
+    let header = LedgerHeader::of(magic, folder.identity(), key, 0);
+    folder.ensure(suffix, header, |header| header.encode().to_vec())
 }
 
-/// After every round: nothing is opened any more.
-const CLOSED: Opening = Opening { round: RoundId::LAST, digest: [u8::MAX; 32], memory: false };
+/// A record after every round: the key is closed.
+const CLOSED: OpenedRecord = OpenedRecord { round: RoundId::LAST, digest: [u8::MAX; 32], memory: false };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Opening {
+struct OpenedRecord {
     round: RoundId,
     digest: [u8; 32],
-    /// Whether it counts in a memory.
+    /// Whether the opening counts in a memory.
     memory: bool,
 }
 
-impl Opening {
+impl OpenedRecord {
     fn encode(&self, index: u64) -> [u8; RECORD] {
         let mut out = [0u8; RECORD];
         out[..8].copy_from_slice(&self.round.to_le_bytes());
         out[8..40].copy_from_slice(&self.digest);
         out[40..48].copy_from_slice(&index.to_le_bytes());
         out[48..56].copy_from_slice(&u64::from(self.memory).to_le_bytes());
-        stamp::seal(&mut out);
+        header::write_checksum(&mut out);
         out
     }
 
-    /// What the index says of it.
+    /// The checksum of the record in the index.
     fn sum(&self, index: u64) -> u64 {
         let digest = blake3::hash(&self.encode(index));
         u64::from_le_bytes(digest.as_bytes().first_chunk().copied().unwrap_or_default())
@@ -65,57 +66,60 @@ impl Opening {
 
     fn decode(bytes: &[u8; RECORD], index: u64) -> Option<Self> {
         let digest = bytes[8..40].try_into().ok()?;
-        let found =
-            Opening { round: RoundId::new(stamp::word(bytes, 0)?), digest, memory: stamp::word(bytes, 48)? == 1 };
+        let found = OpenedRecord {
+            round: RoundId::new(header::word(bytes, 0)?),
+            digest,
+            memory: header::word(bytes, 48)? == 1,
+        };
         (*bytes == found.encode(index)).then_some(found)
     }
 }
 
-/// Whose openings they are.
+/// The party that opens aggregates.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder<'a> {
     pub key: &'a ClientKey,
-    /// The holder's own key for signatures, and those of all clients, where a roster lists them. The sets are then
-    /// remembered under these keys, over all rosters and epochs.
+    /// The holder's verification key, and those of all clients, if a roster lists them. The sets are then remembered
+    /// under these keys, across rosters and epochs.
     pub roster: Option<(&'a [u8; 32], &'a Cohort)>,
-    /// Clients that every group of the rule of sets must have.
+    /// The minimum number of clients in every group of the rule of sets.
     pub minimum: u64,
 }
 
-/// The openings of one (key set, client), in one file: a record each, rounds not decreasing, which the folder's index
-/// counts. The file grows by 64 bytes an opening; a claim reads the last record, one of an older round as many as a
-/// binary search takes, so a million rounds are no slower than one and nothing is kept in memory. Which clients were in
-/// them is in a journal beside it, as far as it must be remembered.
+/// The openings of one (key set, client). The file has one record per opening, in non-decreasing rounds, and the
+/// folder's index counts the records. It grows by 64 bytes per opening. A claim reads the last record; for an older
+/// round it also does a binary search. So memory use and speed do not depend on the number of rounds. A journal beside
+/// the file remembers the clients, as far as the rules need them.
 #[derive(Debug, Default)]
-pub struct Openings {
-    files: Option<(Place, Journal)>,
-    /// None where nothing is claimed.
+pub struct OpenedLedger {
+    files: Option<(LedgerFile, Journal)>,
+    /// `None` if nothing is claimed.
     memory: Option<MemoryKey>,
-    /// The name of each client; empty where clients are known by their numbers.
+    /// The name of each client; empty if clients are known by their numbers.
     names: BTreeMap<ClientId, Name>,
     minimum: u64,
-    /// Whether each is kept with what was answered.
+    /// Whether each opening is kept with its answer.
     answers: bool,
     seen: Mutex<Seen>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Records that this object has seen on disk: the file never gets shorter.
+    /// The number of records that this object has seen on disk. The file never gets shorter.
     records: u64,
-    /// Without a file: all openings.
-    openings: Vec<Opening>,
+    /// All openings, if there is no file.
+    openings: Vec<OpenedRecord>,
     position: Position,
     memories: Memories,
 }
 
-impl Openings {
-    /// The openings of `holder` in folder `state`; without a folder they live as long as this object.
+impl OpenedLedger {
+    /// The openings of `holder` in folder `state`. Without a folder, they live as long as this object.
     pub fn open(holder: &Holder<'_>, state: Option<&Path>) -> Result<Self> {
         Self::of(holder, state, false)
     }
 
-    /// The answers of `holder` as a member of its committee, under the same rules.
+    /// The answers of `holder` as a committee member, under the same rules.
     pub fn of_answers(holder: &Holder<'_>, state: Option<&Path>) -> Result<Self> {
         Self::of(holder, state, true)
     }
@@ -125,22 +129,22 @@ impl Openings {
         let (sets, sets_magic) = if answers { ("answered-sets", ANSWERED_SETS) } else { ("sets", OPENED_SETS) };
         let open = |state: &Path| {
             let folder = Folder::open(state)?;
-            let mut stamp = Stamp::of(sets_magic, folder.identity(), holder.key, 0);
+            let mut header = LedgerHeader::of(sets_magic, folder.identity(), holder.key, 0);
             if let Some((identity, _)) = holder.roster {
                 let name = blake3::derive_key("fedcipher ledger of an identity", identity);
-                (stamp.key_id, stamp.client) = (name.first_chunk().copied().unwrap_or_default(), ClientId::new(0));
+                (header.key_id, header.client) = (name.first_chunk().copied().unwrap_or_default(), ClientId::new(0));
             }
-            Ok((place_as(&folder, holder.key, suffix, magic)?, Journal::open(&folder, sets, stamp)?))
+            Ok((place_as(&folder, holder.key, suffix, magic)?, Journal::open(&folder, sets, header)?))
         };
         let files = state.map(open).transpose()?;
         let memory = Some(MemoryKey::new(&holder.key.root)?);
         let clients = holder.roster.into_iter().flat_map(|(_, cohort)| cohort);
         let names = clients.map(|(client, key)| (*client, sets::name(key))).collect();
-        Ok(Openings { files, memory, names, minimum: holder.minimum, answers, seen: Mutex::default() })
+        Ok(OpenedLedger { files, memory, names, minimum: holder.minimum, answers, seen: Mutex::default() })
     }
 
-    /// The sum that the aggregate or request with this header is of. Refuses a tag that deciphers to no memory, and
-    /// clients that are not in the roster.
+    /// The sum in this header of an aggregate or request. Fails if its tag deciphers to no memory, or if a client is
+    /// not in the roster.
     pub fn sum(&self, header: &Header) -> Result<Sum> {
         let memory = self.memory.as_ref().map(|key| key.read(header.memory, header.round)).transpose()?.flatten();
         let name = |of: &Contribution| match self.names.get(&of.client) {
@@ -152,17 +156,18 @@ impl Openings {
         Ok(Sum::new(header.key_id, header.round, self.minimum.max(1), memory, clients))
     }
 
-    /// Claims the opening of the aggregate `digest`, which is of `sum`, durably: of a round later than all before, or
-    /// exactly an opening that was claimed before, or, where the memory of `sum` allows it, of the newest round. A
-    /// refusal changes nothing.
+    /// Claims the opening of the aggregate `digest` with sum `sum`, durably. It must be of a later round than all
+    /// before, or the same as an earlier opening, or of the newest round if the memory of `sum` allows it. A failed
+    /// claim changes nothing.
     pub fn claim(&self, sum: &Sum, digest: &[u8; 32]) -> Result<()> {
         self.answer(sum, digest, Vec::new()).map(drop)
     }
 
-    /// [`Self::claim`] of the request `digest`, which `answer` answers: what to answer, now and whenever it comes again.
+    /// Claims the request `digest` like [`Self::claim`]. Returns the answer to send: `answer`, or the earlier one if
+    /// the request was answered before.
     pub fn answer(&self, sum: &Sum, digest: &[u8; 32], answer: Vec<u8>) -> Result<Vec<u8>> {
         check_date(sum.round)?;
-        let wanted = Opening { round: sum.round, digest: *digest, memory: sum.has_memory() };
+        let wanted = OpenedRecord { round: sum.round, digest: *digest, memory: sum.has_memory() };
         let seen = &mut *self.seen();
         let entry = Entry { sum: sum.clone(), digest: *digest, answer };
         match &self.files {
@@ -186,9 +191,8 @@ impl Openings {
         }
     }
 
-    /// Remembers the set of `sum` beside the sets `others`, each with its minimum, durably and before anything is answered
-    /// for it: the groups that its memory has then. Refuses what breaks the rule of sets, and a memory that may have been
-    /// forgotten.
+    /// Remembers the set of `sum` and the sets `others`, each with its minimum, durably and before any answer. Returns
+    /// the groups of the memory. Fails if a set breaks the rule of sets, or if the memory may have been forgotten.
     pub fn agree(&self, sum: &Sum, others: Vec<(u64, Vec<Name>)>) -> Result<SetMemory> {
         check_date(sum.round)?;
         let Seen { position, memories, .. } = &mut *self.seen();
@@ -209,7 +213,7 @@ impl Openings {
         groups
     }
 
-    /// The groups of `sum`'s memory, where the set of `sum` is among its sets; else none.
+    /// The groups of the memory of `sum`; `None` if the set of `sum` is not in the memory.
     pub fn agreed(&self, sum: &Sum) -> Result<Option<SetMemory>> {
         let Seen { position, memories, .. } = &mut *self.seen();
         if let Some((_, journal)) = &self.files {
@@ -219,20 +223,20 @@ impl Openings {
         if there { memories.groups(sum).map(Some) } else { Ok(None) }
     }
 
-    /// What was answered to the request `digest` before, if anything was.
+    /// The earlier answer to the request `digest`, if there is one.
     pub fn answered(&self, sum: &Sum, digest: &[u8; 32]) -> Result<Option<Vec<u8>>> {
         let seen = &mut *self.seen();
         if let Some((place, journal)) = &self.files {
             let log = Log::open(place, &mut seen.records)?;
             journal.hold(&mut seen.position, &mut |record| taken(&mut seen.memories, record))?;
-            if !log.has(Opening { round: sum.round, digest: *digest, memory: sum.has_memory() })? {
+            if !log.has(OpenedRecord { round: sum.round, digest: *digest, memory: sum.has_memory() })? {
                 return Ok(None);
             }
         }
         Ok(seen.memories.entry(sum, digest).map(|entry| entry.answer.clone()))
     }
 
-    /// Opens nothing under this key from here on, durably. `Closed` where that was so already.
+    /// Closes the key on disk: nothing opens under it afterwards. Fails with `Closed` if it was closed already.
     pub fn close(&self) -> Result<()> {
         let seen = &mut *self.seen();
         match &self.files {
@@ -252,7 +256,7 @@ impl Openings {
         }
     }
 
-    /// `Closed` where nothing is opened any more.
+    /// Fails with `Closed` if the key is closed.
     pub fn check_open(&self) -> Result<()> {
         let seen = &mut *self.seen();
         let last = match &self.files {
@@ -269,7 +273,7 @@ impl Openings {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether more is remembered of a sum than that it was opened.
+    /// Whether more is remembered of a sum than its opening.
     fn keeps(&self, sum: &Sum) -> bool {
         self.answers || sum.has_memory()
     }
@@ -278,12 +282,12 @@ impl Openings {
         if entry.sum.has_memory() { memories.check(&entry.sum, &entry.digest, begun) } else { Ok(()) }
     }
 
-    /// What is to be answered where a claim stands.
+    /// The answer for a claim that stands.
     fn given(&self, memories: &Memories, entry: &Entry) -> Result<Vec<u8>> {
         match memories.entry(&entry.sum, &entry.digest) {
             Some(found) => Ok(found.answer.clone()),
             None if !self.answers => Ok(Vec::new()),
-            // Of a round before the newest: it is over, and its answers are not kept.
+            // The round is older than the newest one. It is over, and its answers are not kept.
             None => Err(Error::Opened { round: entry.sum.round, last: entry.sum.round }),
         }
     }
@@ -292,7 +296,7 @@ impl Openings {
         &self,
         log: &mut Log<'_>,
         journal: &Journal,
-        wanted: Opening,
+        wanted: OpenedRecord,
         entry: Entry,
         position: &mut Position,
         memories: &mut Memories,
@@ -307,8 +311,8 @@ impl Openings {
         let mut held = journal.hold(position, &mut |record| taken(memories, record))?;
         if let Verdict::New { begun } = verdict {
             self.check(memories, &entry, begun)?;
-            // The set first: what the log has of a memory is in the journal. It is there already where a claim was
-            // broken off between the two.
+            // The set is written first, because the log refers to memories in the journal. If an earlier claim was
+            // interrupted between the two, the set is there already.
             if memories.entry(&entry.sum, &entry.digest).is_none() {
                 held.append(position, &entry.to_bytes())?;
                 held.count(position)?;
@@ -323,14 +327,14 @@ impl Openings {
     }
 }
 
-/// Where there is no journal.
+/// For use without a journal.
 fn forget(memories: &mut Memories) {
     if memories.overfull() {
         memories.forget();
     }
 }
 
-/// Rewrites a long journal without the entries that nobody needs any more.
+/// Rewrites a long journal without the entries that are no longer needed.
 fn shorten(held: Held<'_>, position: &mut Position, memories: &Memories) -> Result<()> {
     if !held.is_long(position) && !memories.overfull() {
         return Ok(());
@@ -339,7 +343,7 @@ fn shorten(held: Held<'_>, position: &mut Position, memories: &Memories) -> Resu
     held.rewrite(position, &kept)
 }
 
-/// A journal's record, or that all records before are replaced.
+/// Takes a journal's record, or `None` if all earlier records are replaced.
 fn taken(memories: &mut Memories, record: Option<&[u8]>) -> Result<()> {
     match record {
         Some(bytes) => memories.take(Record::parse(bytes)?),
@@ -349,15 +353,15 @@ fn taken(memories: &mut Memories, record: Option<&[u8]>) -> Result<()> {
 }
 
 enum Verdict {
-    /// `begun`: other sums of its round were opened, all of which count in a memory.
+    /// `begun`: other sums of the round were opened, and all of them count in a memory.
     New {
         begun: bool,
     },
     Again,
 }
 
-/// Whether `wanted` may be opened after `count` openings of rounds that do not decrease.
-fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> Result<Verdict> {
+/// Decides whether `wanted` may be opened after `count` openings in non-decreasing rounds.
+fn verdict(wanted: OpenedRecord, count: u64, at: impl Fn(u64) -> Result<OpenedRecord>) -> Result<Verdict> {
     let Some(newest) = count.checked_sub(1) else { return Ok(Verdict::New { begun: false }) };
     let last = at(newest)?.round;
     if last == CLOSED.round {
@@ -385,7 +389,7 @@ fn verdict(wanted: Opening, count: u64, at: impl Fn(u64) -> Result<Opening>) -> 
     if several { Ok(Verdict::New { begun: true }) } else { Err(Error::Opened { round: wanted.round, last }) }
 }
 
-/// The file of a ledger's openings, which nobody else changes while this lives: whole, and as the index says.
+/// The file of a ledger's openings: locked, whole, and consistent with the index.
 struct Log<'a> {
     file: File,
     indexed: Indexed<'a>,
@@ -393,18 +397,18 @@ struct Log<'a> {
     count: u64,
 }
 
-/// Where record `index` lies.
+/// The offset of record `index`.
 fn offset(index: u64) -> u64 {
     LEN as u64 + index * RECORD as u64
 }
 
 impl<'a> Log<'a> {
-    /// `seen`: how many records this object has seen.
-    fn open(place: &'a Place, seen: &mut u64) -> Result<Self> {
+    /// `seen` is the number of records that this object has seen.
+    fn open(place: &'a LedgerFile, seen: &mut u64) -> Result<Self> {
         let path = place.path.as_path();
         let io = |e: std::io::Error| failed(path, e);
         let mut file = locked(path)?;
-        read_stamp(&mut file, path, &place.stamp)?;
+        read_header(&mut file, path, &place.header)?;
         let bytes = file.metadata().map_err(io)?.len();
         let count = bytes.saturating_sub(LEN as u64) / RECORD as u64;
         if count < *seen {
@@ -413,15 +417,15 @@ impl<'a> Log<'a> {
         let mut log = Log { file, indexed: place.indexed()?, path, count };
         log.mend()?;
         *seen = log.count;
-        // What a write has left that was cut off by a crash: that aggregate was not released.
+        // The remainder of a write that a crash cut off. That aggregate was not released.
         if bytes != offset(log.count) {
             disk::cut(&log.file, offset(log.count)).map_err(io)?;
         }
         Ok(log)
     }
 
-    /// Compares the last record with the index. A record that the index does not count yet was written when the
-    /// process or the power ended: if it is whole it stands, else nothing came of it.
+    /// Compares the last record with the index. A record that the index does not count was being written when the
+    /// process or the power ended. A whole record stands; a torn one is removed.
     fn mend(&mut self) -> Result<()> {
         let uncounted = self.count.checked_sub(1).filter(|last| *last == self.indexed.count());
         if uncounted.is_some_and(|last| self.at(last).is_err()) {
@@ -434,19 +438,19 @@ impl<'a> Log<'a> {
         self.indexed.check(&self.file, newest)
     }
 
-    fn at(&self, index: u64) -> Result<Opening> {
+    fn at(&self, index: u64) -> Result<OpenedRecord> {
         let mut bytes = [0u8; RECORD];
         os::read_exact_at(&self.file, &mut bytes, offset(index)).map_err(|e| failed(self.path, e))?;
-        Opening::decode(&bytes, index).ok_or_else(|| lost(self.path, &format!("opening {index} in it is damaged")))
+        OpenedRecord::decode(&bytes, index).ok_or_else(|| lost(self.path, &format!("opening {index} in it is damaged")))
     }
 
-    /// Whether it was claimed.
-    fn has(&self, wanted: Opening) -> Result<bool> {
+    /// Whether `wanted` was claimed.
+    fn has(&self, wanted: OpenedRecord) -> Result<bool> {
         Ok(matches!(verdict(wanted, self.count, |index| self.at(index)), Ok(Verdict::Again)))
     }
 
-    /// Adds an opening, durably, here and in the index.
-    fn append(&mut self, wanted: Opening) -> Result<()> {
+    /// Appends an opening, durably, here and in the index.
+    fn append(&mut self, wanted: OpenedRecord) -> Result<()> {
         disk::write(&self.file, &wanted.encode(self.count), offset(self.count))
             .and_then(|()| disk::sync(&self.file))
             .map_err(|e| failed(self.path, e))?;

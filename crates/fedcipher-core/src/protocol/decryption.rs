@@ -1,10 +1,10 @@
-//! An aggregate on its way in: head, pieces, tag, and only then values.
+//! Decryption of an aggregate: head, pieces, tag, and only then values.
 
 use super::pieces::whole;
-use super::{CheckedHead, ClaimedSum, Digest, Opened, Piece, Proven, Receiver};
+use super::{CheckedHead, ClaimedSum, FrameDigest, Opened, Piece, Proven, Receiver};
 use crate::codec::{self, SumSink};
 use crate::mac::field::Element;
-use crate::mac::{Hash, TAG_LEN, Tag};
+use crate::mac::{PolyEval, TAG_LEN, Tag};
 use crate::prf::KeyStream;
 use crate::scheme::Expect;
 use crate::threads::Threads;
@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// What a scheme does of an aggregate's decryption. [`Decryptor`] and [`OpeningFrame`] drive it.
+/// One scheme's part of an aggregate's decryption. [`Decryptor`] and [`Decryption`] drive it.
 pub(crate) trait DecryptKernel: Send + Sync {
     fn receiver(&self) -> &Arc<Receiver>;
 
@@ -23,43 +23,44 @@ pub(crate) trait DecryptKernel: Send + Sync {
         0
     }
 
-    /// One aggregate to decrypt by independent pieces, from the beginning of its payload; none where a piece depends on
-    /// all of it, or where what precedes the pieces depends on a secret.
-    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceOpener>>>;
+    /// Begins the decryption by independent pieces, from the first bytes of the payload. `None` if a piece depends on
+    /// the whole payload, or if the bytes before the pieces depend on a secret.
+    fn opener(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<Option<Box<dyn PieceDecryptor>>>;
 
-    /// One aggregate, with `payload` but for its tag, where [`Self::opener`] gives none.
+    /// Decrypts one aggregate at once, if [`Self::opener`] returns `None`. `payload` lacks the tag.
     fn open_whole(&self, _sum: ClaimedSum, _payload: &[u8], _sink: &mut dyn SumSink) -> Result<Proven> {
         Err(Error::frame("an aggregate that is decrypted by pieces"))
     }
 
-    /// What "the same aggregate again" is.
+    /// The digest that decides whether an aggregate is the same one again.
     fn digest(&self, frame: &[u8], _header: &Header, _payload: &[u8], _tag: Tag) -> Result<[u8; 32]> {
-        Ok(Digest::of(frame))
+        Ok(FrameDigest::of(frame))
     }
 }
 
-/// What a scheme does of one aggregate, piece by piece.
-pub(crate) trait PieceOpener: Send + Sync {
+/// One scheme's part of one aggregate's decryption, piece by piece.
+pub(crate) trait PieceDecryptor: Send + Sync {
     /// Payload bytes before the first piece.
     fn prefix(&self) -> usize;
 
-    /// Contiguous and increasing, in elements and in bytes.
+    /// The pieces: contiguous and increasing, in elements and in bytes.
     fn pieces(&self) -> &[Piece];
 
-    /// The sums of piece `index` from its payload bytes, and what is in the tag beside their polynomial.
-    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<Hash>;
+    /// Writes the sums of piece `index` from its payload bytes. Returns the parts of the tag other than the polynomial
+    /// of the sums.
+    fn open(&self, index: usize, bytes: &[u8], sums: &mut [u64]) -> Result<PolyEval>;
 
-    /// Who works on an aggregate that is all in memory.
+    /// The threads that decrypt an aggregate in memory.
     fn threads(&self) -> Threads {
         Threads::All
     }
 
-    /// The pads that clients have drawn, summed; none where they draw none.
+    /// The sum of the pads that the clients have drawn; `None` if they draw none.
     fn pads(&self) -> Option<&Element> {
         None
     }
 
-    /// Refuses a payload of any other length than this aggregate has.
+    /// Fails if the payload's length is not the length of this aggregate.
     fn check_len(&self, payload_len: usize) -> Result<()> {
         let expected = Piece::end(self.pieces(), self.prefix()) + TAG_LEN;
         if payload_len == expected {
@@ -69,9 +70,9 @@ pub(crate) trait PieceOpener: Send + Sync {
     }
 }
 
-/// Client side, decrypting. An aggregate opens only if it is the sum of what the clients it names have sent, and is of no
-/// older round than the last (the same bytes again are fine): one a round where it counts in no memory, else as many as
-/// have no client in common and keep to the rule of sets.
+/// Decrypts aggregates for a client. An aggregate opens only if it is the sum of the updates that its named clients
+/// sent. Its round must not be older than the last opened one, unless it is the same bytes again. Without a memory, one
+/// aggregate opens per round. With a memory, several open if they have no client in common and keep the rule of sets.
 pub struct Decryptor(Box<dyn DecryptKernel>);
 
 impl Decryptor {
@@ -79,7 +80,7 @@ impl Decryptor {
         Decryptor(Box::new(kernel))
     }
 
-    /// Decrypts a whole aggregate into `sink`, which comes back if the aggregate opens.
+    /// Decrypts a whole aggregate into `sink`. Returns the sink only if the aggregate opens.
     pub fn decrypt<S: SumSink>(&self, frame: &[u8], expect: &Expect<'_>, mut sink: S) -> Result<Opened<S>> {
         let (kernel, receiver) = (self.0.as_ref(), self.0.receiver());
         let digest = |header: &Header, payload: &[u8], tag| kernel.digest(frame, header, payload, tag);
@@ -91,25 +92,25 @@ impl Decryptor {
         receiver.settle(outcome, sink)
     }
 
-    /// At most how many payload bytes [`OpeningFrame::start`] needs to see, with so many contributions.
+    /// The most payload bytes that [`Decryption::start`] needs for this number of contributions.
     #[must_use]
     pub fn prefix_len(&self, contributions: usize) -> usize {
         self.0.prefix_len(contributions)
     }
 
-    /// `Closed` where nothing is opened any more.
+    /// Fails with `Closed` if the key is closed.
     pub fn check_open(&self) -> Result<()> {
         self.0.receiver().check_open()
     }
 }
 
-/// Shares of the pieces that a thread takes up at least once: each begins with a buffer of its own.
+/// The number of shares per thread into which the pieces are divided. Each share begins with a buffer of its own.
 const SHARES: usize = 8;
 
-/// A whole payload's sums into `sink`, which are to be thrown away on an error: the tag is checked last.
+/// Decrypts a whole payload into `sink`. The tag is checked last: discard the sums on an error.
 pub(crate) fn open_pieces(
     sum: ClaimedSum,
-    opener: &dyn PieceOpener,
+    opener: &dyn PieceDecryptor,
     payload: &[u8],
     sink: &mut dyn SumSink,
 ) -> Result<Proven> {
@@ -120,7 +121,7 @@ pub(crate) fn open_pieces(
     let open = |index: usize, piece: &Piece, sums: &mut [u64]| {
         hashed(opener, checked, index, &payload[piece.at..piece.at + piece.bytes], sums)
     };
-    let mut total = Hash::default();
+    let mut total = PolyEval::default();
     let longest = pieces.iter().map(|p| p.len).max().unwrap_or(0);
     if opener.threads().there() == Threads::One {
         let mut sums = vec![0u64; longest];
@@ -130,8 +131,8 @@ pub(crate) fn open_pieces(
         }
     } else {
         let takers = sink.split(&mut pieces.iter().map(|piece| piece.len))?;
-        // Each thread hands its sums on while its cache has them. The memory that they go to may be fresh, and its first
-        // use takes as long as opening.
+        // Each thread passes its sums on while they are in its cache. The destination may be fresh memory, and its
+        // first use takes as long as the decryption.
         let share = pieces.len().div_ceil(SHARES * rayon::current_num_threads());
         total = takers
             .into_par_iter()
@@ -147,19 +148,19 @@ pub(crate) fn open_pieces(
                     Ok(hash)
                 },
             )
-            .sum::<Result<Hash>>()?;
+            .sum::<Result<PolyEval>>()?;
     }
     sum.verify(total, opener.pads())
 }
 
-/// The sums of a piece, and all that is in the tag of them.
+/// Writes the sums of a piece. Returns everything that the tag covers of them.
 fn hashed(
-    opener: &dyn PieceOpener,
+    opener: &dyn PieceDecryptor,
     checked: &CheckedHead,
     index: usize,
     bytes: &[u8],
     sums: &mut [u64],
-) -> Result<Hash> {
+) -> Result<PolyEval> {
     let mut hash = opener.open(index, bytes, sums)?;
     if let Some(verifier) = checked.verifier() {
         hash += verifier.hash(opener.pieces()[index].start, sums);
@@ -167,7 +168,7 @@ fn hashed(
     Ok(hash)
 }
 
-/// What a value of an aggregate comes as.
+/// The number format of an aggregate's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Weighted means, as float32.
@@ -185,7 +186,7 @@ impl Form {
         }
     }
 
-    /// The values of `sums`, from element `start` on, into `place`.
+    /// Writes the values of `sums`, from element `start` on, to `place`.
     fn write(self, checked: &CheckedHead, weight: TotalWeight, start: usize, sums: &[u64], place: &mut [u8]) {
         match self {
             Form::Sums => place.copy_from_slice(bytemuck::cast_slice(sums)),
@@ -197,37 +198,38 @@ impl Form {
     }
 }
 
-/// Values under a key stream, whose key [`OpeningFrame::finish`] gives if the aggregate opens.
+/// Values encrypted under a key stream. [`Decryption::finish`] returns the key if the aggregate opens.
 pub struct Covered<'a>(&'a [u8]);
 
 impl Covered<'_> {
-    /// The ciphertext, for whoever gets the key.
+    /// The ciphertext, for the holder of the key.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.0
     }
 }
 
-/// An aggregate under decryption, a few pieces at a time, whose head has been checked. When the plaintext is wrong shows
-/// at the end only: the time would tell of it.
-pub struct OpeningFrame {
+/// A decryption that takes a few pieces at a time; the head is already checked. A wrong plaintext is reported only at
+/// the end, because the time of an earlier report would leak where it is wrong.
+pub struct Decryption {
     receiver: Arc<Receiver>,
     checked: CheckedHead,
-    opener: Box<dyn PieceOpener>,
+    opener: Box<dyn PieceDecryptor>,
     form: Form,
-    /// Words, so that values of any width lie in them as they must.
+    /// A buffer of words, so that values of any width are aligned in it.
     values: Vec<u64>,
     cover: KeyStream,
-    /// Pieces that have come.
+    /// The number of pieces received.
     next: usize,
-    hash: Result<Hash>,
+    hash: Result<PolyEval>,
     checksum: Checksum,
-    digest: Digest,
+    digest: FrameDigest,
 }
 
-impl OpeningFrame {
-    /// From `begin`, an aggregate's first bytes: its head, and [`Decryptor::prefix_len`] of its payload, or all where it
-    /// has fewer. None where a piece depends on all of it: for [`Decryptor::decrypt`].
+impl Decryption {
+    /// Starts a decryption from the first bytes of an aggregate. `begin` holds the head and [`Decryptor::prefix_len`]
+    /// bytes of the payload, or the whole payload if it is shorter. Returns `None` if a piece depends on the whole
+    /// aggregate; use [`Decryptor::decrypt`] then.
     pub fn start(decryptor: &Decryptor, begin: &[u8], expect: &Expect<'_>, form: Form) -> Result<Option<Self>> {
         let kernel = decryptor.0.as_ref();
         let head_len = wire::head_len(begin)?;
@@ -236,7 +238,7 @@ impl OpeningFrame {
         let checked = kernel.receiver().check(wire::parse_head(bytes)?, expect)?;
         let Some(opener) = kernel.opener(&checked, prefix)? else { return Ok(None) };
         opener.check_len(checked.payload_len())?;
-        let mut opening = OpeningFrame {
+        let mut opening = Decryption {
             receiver: Arc::clone(kernel.receiver()),
             checked,
             opener,
@@ -244,9 +246,9 @@ impl OpeningFrame {
             values: Vec::new(),
             cover: KeyStream::from_os()?,
             next: 0,
-            hash: Ok(Hash::default()),
+            hash: Ok(PolyEval::default()),
             checksum: Checksum::default(),
-            digest: Digest::default(),
+            digest: FrameDigest::default(),
         };
         let used = head_len + opening.opener.prefix();
         let used = begin.get(..used).ok_or_else(|| Error::frame("it ends before its first piece"))?;
@@ -264,25 +266,25 @@ impl OpeningFrame {
         self.checked.header()
     }
 
-    /// Payload bytes before the first piece: those of `begin` that [`Self::start`] has taken.
+    /// Payload bytes before the first piece. [`Self::start`] has read these from `begin`.
     #[must_use]
     pub fn prefix(&self) -> usize {
         self.opener.prefix()
     }
 
-    /// Bytes of the next piece; none after the last.
+    /// Bytes of the next piece; `None` after the last.
     #[must_use]
     pub fn next_len(&self) -> Option<usize> {
         self.opener.pieces().get(self.next).map(|piece| piece.bytes)
     }
 
-    /// How many of `bytes`, which follow those that have come, whole pieces take.
+    /// The number of bytes that whole pieces take of the next `bytes` bytes.
     #[must_use]
     pub fn whole(&self, bytes: usize) -> usize {
         whole(self.opener.pieces(), self.next, bytes, |piece| piece.bytes).1
     }
 
-    /// The values of the next whole pieces, by all threads.
+    /// Decrypts the next whole pieces with all threads.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Covered<'_>> {
         let (count, used) = whole(self.opener.pieces(), self.next, bytes.len(), |piece| piece.bytes);
         if used != bytes.len() {
@@ -308,7 +310,7 @@ impl OpeningFrame {
         let places: Vec<&mut [u8]> =
             crate::memory::runs(&mut *values, window.iter().map(|piece| piece.len * form.width())).collect();
         let parts: Vec<_> = places.into_par_iter().enumerate().map_init(Vec::new, open).collect();
-        let hash = std::mem::replace(&mut self.hash, Ok(Hash::default()));
+        let hash = std::mem::replace(&mut self.hash, Ok(PolyEval::default()));
         self.hash = parts.into_iter().fold(hash, |sum, part| {
             let mut sum = sum?;
             sum += part?;
@@ -318,11 +320,11 @@ impl OpeningFrame {
         Ok(Covered(values))
     }
 
-    /// Bytes of the frame behind the last piece: tag and checksum.
+    /// Bytes of the frame after the last piece: tag and checksum.
     pub const END: usize = TAG_LEN + CRC_LEN;
 
-    /// The key that uncovers the values, from the frame's last bytes. The sum's clients are spent, durably, before
-    /// anybody learns whether it opens.
+    /// Takes the frame's last bytes and returns the key of the covered values. The sum is claimed on disk before the
+    /// result is known.
     pub fn finish(mut self, end: &[u8; Self::END]) -> Result<Opened<Zeroizing<[u8; 32]>>> {
         if self.next_len().is_some() {
             return Err(Error::frame("it ends before its last piece"));

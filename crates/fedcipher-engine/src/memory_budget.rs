@@ -1,32 +1,32 @@
-//! What calls hold of messages that have not come to their end: bounded for all of them together, and for each host.
+//! Limits the memory of messages that have not arrived completely: for all calls together, and for each host.
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes are counted in these: a semaphore's permits are fewer than a machine's bytes.
+/// The unit in bytes. A semaphore has fewer permits than a machine may have bytes.
 const UNIT: usize = 1 << 10;
 
-/// The bytes that all calls may hold; one host's at most half of them, so that it keeps nobody else out.
+/// The memory for all calls. One host may use at most half of it, so that it cannot block other hosts.
 #[derive(Clone)]
-pub struct Unfinished {
+pub struct MemoryBudget {
     free: Arc<Semaphore>,
     of: Arc<Mutex<BTreeMap<String, usize>>>,
     mib: u32,
 }
 
-impl Unfinished {
+impl MemoryBudget {
     #[must_use]
     pub fn new(mib: u32) -> Self {
         let units = ((mib as usize) << 20) / UNIT;
-        Unfinished { free: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))), of: Arc::default(), mib }
+        MemoryBudget { free: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))), of: Arc::default(), mib }
     }
 
-    /// A call of `host` that holds nothing yet.
+    /// A reservation of nothing for a call of `host`.
     #[must_use]
-    pub fn call(&self, host: &str) -> Held {
-        Held { all: self.clone(), host: host.to_owned(), held: None }
+    pub fn call(&self, host: &str) -> Reservation {
+        Reservation { all: self.clone(), host: host.to_owned(), held: None }
     }
 
     fn of(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
@@ -34,16 +34,16 @@ impl Unfinished {
     }
 }
 
-/// One call's share, given back when it is dropped.
-pub struct Held {
-    all: Unfinished,
+/// The reserved memory of one call. It is returned when dropped.
+pub struct Reservation {
+    all: MemoryBudget,
     host: String,
     held: Option<OwnedSemaphorePermit>,
 }
 
-impl Held {
-    /// Takes what is missing to `bytes`. Refused, and not waited for, where others hold it: who waits with half a
-    /// message would wait for others that do the same.
+impl Reservation {
+    /// Enlarges the reservation to `bytes`. Fails without waiting if the budget is used up: calls that wait with half a
+    /// message could wait for each other.
     pub fn grow_to(&mut self, bytes: usize) -> Result<()> {
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let Some(more @ 1..) = bytes.div_ceil(UNIT).checked_sub(held) else { return Ok(()) };
@@ -64,7 +64,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let mut of = self.all.of();
@@ -85,17 +85,17 @@ mod tests {
 
     #[test]
     fn calls_hold_no_more_than_all_may_and_give_it_back() {
-        let all = Unfinished::new(2);
+        let all = MemoryBudget::new(2);
         let (mut one, mut other) = (all.call("a"), all.call("a"));
         one.grow_to(600 << 10).unwrap();
-        // What it has already it does not take again.
+        // Growing to the same size reserves nothing more.
         one.grow_to(600 << 10).unwrap();
         one.grow_to(1).unwrap();
         assert!(matches!(other.grow_to(500 << 10), Err(Error::Full { mib: 2 })));
         assert!(one.grow_to(usize::MAX).is_err());
         other.grow_to(424 << 10).unwrap();
         assert!(one.grow_to((600 << 10) + 1).is_err());
-        // Another host has its own half, and all together no more than there is.
+        // Another host has its own half, but all hosts together have the whole budget.
         let (mut theirs, mut third) = (all.call("b"), all.call("c"));
         theirs.grow_to(1 << 20).unwrap();
         assert!(theirs.grow_to((1 << 20) + 1).is_err());

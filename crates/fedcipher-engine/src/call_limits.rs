@@ -1,9 +1,9 @@
-//! What every call of a service is under: its connection is at work while it lasts, and a request that is one message
-//! has a time and a size.
+//! The limits of every call. A call's connection counts as active while the call lasts. A request that is one message
+//! has a limit of time and of size.
 
 use crate::error::Error;
 use crate::listen::Peer;
-use crate::{MAX_ASKED, door};
+use crate::{MAX_ASKED, connection_limiter};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use std::future::Future;
@@ -16,32 +16,32 @@ use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-/// Calls whose requests are streams: what reads those limits them.
+/// Calls whose requests are streams. The readers of the streams limit them.
 const STREAMED: [&str; 4] = ["Encrypt", "Decrypt", "ImportState", "Answer"];
 
 /// Puts the limits around a service.
 #[derive(Debug, Clone)]
-pub struct Limits {
-    /// For a whole request that is one message.
+pub struct CallLimits {
+    /// The time limit of a whole request that is one message.
     pub request: Duration,
 }
 
-impl<S> Layer<S> for Limits {
-    type Service = Calls<S>;
+impl<S> Layer<S> for CallLimits {
+    type Service = LimitedCalls<S>;
 
-    fn layer(&self, inner: S) -> Calls<S> {
-        Calls { inner, request: self.request }
+    fn layer(&self, inner: S) -> LimitedCalls<S> {
+        LimitedCalls { inner, request: self.request }
     }
 }
 
-/// A service under [`Limits`].
+/// A service under [`CallLimits`].
 #[derive(Debug, Clone)]
-pub struct Calls<S> {
+pub struct LimitedCalls<S> {
     inner: S,
     request: Duration,
 }
 
-impl<S> Service<Request<Body>> for Calls<S>
+impl<S> Service<Request<Body>> for LimitedCalls<S>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
@@ -56,7 +56,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let path = request.uri().path();
-        // Who only watches the health of a service, which takes no role, is not at work.
+        // A health check takes no role, so it does not make the connection active.
         let peer = request.extensions().get::<Peer>();
         let work = peer.map(Peer::call).filter(|_| path.starts_with("/fedcipher."));
         let method = path.rsplit('/').next().unwrap_or_default();
@@ -64,23 +64,23 @@ where
             request
         } else {
             let seconds = self.request;
-            request.map(|body| Body::new(Single { body, left: MAX_ASKED, until: None, seconds }))
+            request.map(|body| Body::new(SingleRequest { body, left: MAX_ASKED, until: None, seconds }))
         };
         let answer = self.inner.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Body::new(Answer { body, _work: work }))) })
+        Box::pin(async move { Ok(answer.await?.map(|body| Body::new(CountedAnswer { body, _under_way: work }))) })
     }
 }
 
 /// The body of a request that is one message.
-struct Single {
+struct SingleRequest {
     body: Body,
     left: usize,
-    /// From the first look on: who is asked looks at once.
+    /// The deadline. It starts with the first poll, which follows the call at once.
     until: Option<Pin<Box<Sleep>>>,
     seconds: Duration,
 }
 
-impl http_body::Body for Single {
+impl http_body::Body for SingleRequest {
     type Data = Bytes;
     type Error = Status;
 
@@ -111,13 +111,13 @@ impl http_body::Body for Single {
     }
 }
 
-/// The body of an answer; the call is over when it is.
-struct Answer {
+/// The body of an answer. The call ends when this is dropped.
+struct CountedAnswer {
     body: Body,
-    _work: Option<door::Work>,
+    _under_way: Option<connection_limiter::Work>,
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for CountedAnswer {
     type Data = Bytes;
     type Error = Status;
 

@@ -1,15 +1,15 @@
-//! Training hosts that the authority has revoked, as far as this engine has heard.
+//! The training hosts that the authority has revoked, as far as this engine knows.
 
 use crate::error::Error;
 use std::collections::BTreeSet;
 use tokio::sync::watch;
 
-/// Names are enrolled once, so one that has been revoked stays so.
+/// A name is enrolled once, so a revoked name stays revoked.
 #[derive(Debug, Default)]
-pub struct Hosts(watch::Sender<BTreeSet<String>>);
+pub struct RevokedHosts(watch::Sender<BTreeSet<String>>);
 
-impl Hosts {
-    /// What the authority says now.
+impl RevokedHosts {
+    /// Adds the authority's current list.
     pub fn revoked(&self, names: impl IntoIterator<Item = String>) {
         let names: BTreeSet<String> = names.into_iter().collect();
         self.0.send_if_modified(|known| {
@@ -28,11 +28,11 @@ impl Hosts {
         self.0.borrow().contains(name)
     }
 
-    /// Ends when `name` is revoked; never without a name.
+    /// Returns once `name` is revoked; never returns without a name.
     pub async fn cut(&self, name: Option<&str>) -> Error {
         let Some(name) = name else { return std::future::pending().await };
         let mut following = self.0.subscribe();
-        // The sender is this object's own.
+        // The sender belongs to this object, so it is not closed.
         let _ = following.wait_for(|known| known.contains(name)).await;
         Error::Revoked(format!("host {name}"))
     }

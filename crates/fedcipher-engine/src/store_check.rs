@@ -1,4 +1,4 @@
-//! Damage to the authority's store is found at the start, not by whoever asks for what it has hit.
+//! Checks of the authority's store at the start, so that damage is found before it affects a caller.
 
 use crate::authority::{FILE, SERVER};
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// That of SQLite's own structure.
+/// Checks the structure of the SQLite file.
 pub fn check_structure(store: &Connection, folder: &Path) -> Result<()> {
     let found = store.query_row("PRAGMA quick_check(1)", [], |r| r.get::<_, String>(0));
     match found.map_err(|error| unread(folder, &error))?.as_str() {
@@ -16,10 +16,10 @@ pub fn check_structure(store: &Connection, folder: &Path) -> Result<()> {
     }
 }
 
-/// And that of keys, and of whom has been revoked, which no structure shows.
+/// Checks the digests of keys and the list of revoked parties. Damage to these does not show in the file's structure.
 pub fn check_content(store: &Connection, folder: &Path) -> Result<()> {
     let wrong = |error: rusqlite::Error| unread(folder, &error);
-    // One state of the store, whatever others write meanwhile.
+    // A transaction, so that all rows are of one state while other processes write.
     let tx = store.unchecked_transaction()?;
     let mut query = tx.prepare(
         "SELECT epoch, device, digest, CASE device WHEN ?1 THEN (SELECT server_key FROM epochs e WHERE e.epoch = d.epoch)
@@ -43,7 +43,7 @@ pub fn check_content(store: &Connection, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Why the store cannot be read. A full disk is no reason for a backup, which would lose epochs.
+/// The error for a store that cannot be read. A full disk is not a reason to restore a backup, which would lose epochs.
 pub fn unread(folder: &Path, error: &rusqlite::Error) -> Error {
     use rusqlite::ErrorCode::{
         CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,
@@ -68,12 +68,12 @@ pub fn unread(folder: &Path, error: &rusqlite::Error) -> Error {
     }
 }
 
-/// Whether SQLite has failed to map a file that processes share. To make that file takes room, and fails otherwise.
+/// Whether SQLite has failed to map its shared memory file. A full disk has another error.
 pub fn lacks_shared_map(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMMAP)
 }
 
-/// What to say of it.
+/// The error for a damaged store.
 pub fn damaged(folder: &Path, what: &impl std::fmt::Display) -> Error {
     Error::Store(format!(
         "{} is damaged ({what}); put back the last backup of the folder, or make a new authority",

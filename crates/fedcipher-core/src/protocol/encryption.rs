@@ -1,31 +1,31 @@
-//! An update on its way out: header, every piece once and in order, then tag and signature.
+//! Encryption of an update: header, every piece once and in order, then tag and signature.
 
 use super::pieces::{slots, whole};
-use super::{ClaimedRound, Digest, Piece};
+use super::{ClaimedRound, FrameDigest, Piece};
 use crate::codec::{Layout, Update};
 use crate::committee::Prekeys;
-use crate::mac::Hash;
+use crate::mac::PolyEval;
 use crate::scheme::{Request, Terms};
 use crate::statement::END_LEN;
 use crate::threads::Threads;
-use crate::wire::{Checksum, Place};
+use crate::wire::{Checksum, FrameBuffer};
 use crate::{Error, Result, RoundId};
 use rayon::prelude::*;
 
-/// What a scheme does of an update's encryption. [`Encryptor`] drives it.
+/// One scheme's part of an update's encryption. [`Encryptor`] drives it.
 pub(crate) trait EncryptKernel: Send {
-    /// Claims the round and begins an update whose pieces are independent; none where all bytes depend on all values.
-    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>>;
+    /// Claims the round and begins an update of independent pieces. `None` if all bytes depend on all values.
+    fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>>;
 
-    /// One update to one frame, where [`Self::start`] gives none.
-    fn encrypt_whole(&mut self, _request: &Request<'_>, _place: &mut dyn Place) -> Result<()> {
+    /// Encrypts one update at once, if [`Self::start`] returns `None`.
+    fn encrypt_whole(&mut self, _request: &Request<'_>, _place: &mut dyn FrameBuffer) -> Result<()> {
         Err(Error::layout("an update that is encrypted by pieces"))
     }
 
     /// See [`Encryptor::precompute`].
     fn precompute(&mut self, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<()>;
 
-    /// What takes the committee's prekeys; none where the scheme has no committee.
+    /// The taker of the committee's prekeys; `None` if the scheme has no committee.
     fn prekeys(&mut self) -> Option<&mut dyn Prekeys> {
         None
     }
@@ -41,14 +41,14 @@ pub(crate) trait EncryptKernel: Send {
     }
 }
 
-/// Error feedback, which must follow the client across processes; secret to the client.
+/// The residual of error feedback. The client must carry it across processes and keep it secret.
 pub trait CarriedResidual {
     fn export_state(&self) -> Vec<u8>;
 
     fn import_state(&mut self, state: &[u8]) -> Result<()>;
 }
 
-/// Client side, encrypting.
+/// Encrypts a client's updates.
 pub struct Encryptor(Box<dyn EncryptKernel>);
 
 impl Encryptor {
@@ -56,48 +56,49 @@ impl Encryptor {
         Encryptor(Box::new(kernel))
     }
 
-    /// Claims the round, and begins an update that is encrypted piece by piece; none where a piece depends on all of it.
-    pub fn start(&mut self, terms: &Terms<'_>) -> Result<Option<SealingFrame>> {
+    /// Claims the round and begins an update that is encrypted piece by piece. `None` if a piece depends on the whole
+    /// update.
+    pub fn start(&mut self, terms: &Terms<'_>) -> Result<Option<Encryption>> {
         self.0.start(terms)
     }
 
-    /// One update to one frame, in memory from `place`.
-    pub fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn Place) -> Result<()> {
+    /// Encrypts one update into one frame, in memory from `place`.
+    pub fn encrypt_into(&mut self, request: &Request<'_>, place: &mut dyn FrameBuffer) -> Result<()> {
         match self.0.start(&request.terms())? {
-            Some(frame) => frame.seal_all(request.update, place),
+            Some(frame) => frame.encrypt_all(request.update, place),
             None => self.0.encrypt_whole(request, place),
         }
     }
 
-    /// One update to one frame.
+    /// Encrypts one update into one frame.
     pub fn encrypt(&mut self, request: &Request<'_>) -> Result<Vec<u8>> {
         let mut frame = Vec::new();
         self.encrypt_into(request, &mut frame)?;
         Ok(frame)
     }
 
-    /// Does what does not depend on the data ahead of time: claims `round`, and what else the scheme can.
+    /// Does the work that does not depend on the data: claims `round`, and precomputes if the scheme can.
     pub fn precompute(&mut self, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<()> {
         self.0.precompute(round, layout, plan)
     }
 
-    /// [`Prekeys::take_prekeys`]; nothing where the scheme has no committee.
+    /// Calls [`Prekeys::take_prekeys`]; does nothing if the scheme has no committee.
     pub fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>> {
         self.0.prekeys().map_or(Ok(Vec::new()), |prekeys| prekeys.take_prekeys(frames))
     }
 
-    /// Bytes of the last frame that are sent once a key epoch and not again.
+    /// Bytes of the last frame that are sent only once per key epoch.
     #[must_use]
     pub fn setup_bytes(&self) -> usize {
         self.0.setup_bytes()
     }
 
-    /// What the client has kept back of its updates; none where it sends all of them.
+    /// The part of its updates that the client has held back; `None` if it sends everything.
     pub fn residual(&mut self) -> Option<&mut dyn CarriedResidual> {
         self.0.residual()
     }
 
-    /// [`CarriedResidual::import_state`], of nothing where there is none.
+    /// Calls [`CarriedResidual::import_state`]. Without a residual, only an empty state is accepted.
     pub fn import_residual(&mut self, state: &[u8]) -> Result<()> {
         match self.residual() {
             Some(residual) => residual.import_state(state),
@@ -107,57 +108,58 @@ impl Encryptor {
     }
 }
 
-/// What a scheme does of one update, whose round is claimed. A [`SealingFrame`] drives it: a piece that was sealed twice
-/// would be two messages under one mask.
-pub(crate) trait PieceSealer: Send + Sync {
+/// One scheme's part of an update whose round is claimed. An [`Encryption`] drives it. To encrypt a piece twice would
+/// put two messages under one mask.
+pub(crate) trait PieceEncryptor: Send + Sync {
     fn claimed(&self) -> &ClaimedRound;
 
     /// Payload bytes before the first piece.
     fn prefix(&self) -> &[u8];
 
-    /// Contiguous and increasing, in elements and in bytes.
+    /// The pieces: contiguous and increasing, in elements and in bytes.
     fn pieces(&self) -> &[Piece];
 
-    /// Encrypts piece `index` of `update`, which must hold that piece's elements. Its part of the tag's polynomial.
-    fn seal(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<Hash>;
+    /// Encrypts piece `index` of `update`, which must hold that piece's elements. Returns the piece's part of the tag's
+    /// polynomial.
+    fn encrypt_piece(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval>;
 
-    /// Who works on an update that is all in memory.
+    /// The threads that encrypt an update in memory.
     fn threads(&self) -> Threads {
         Threads::All
     }
 
-    /// The payload's last bytes, from the parts of all pieces and the digest of prefix and pieces.
-    fn end(&self, hash: Hash, digest: &[u8; 32]) -> Result<Vec<u8>> {
-        Ok(self.claimed().stamp().end(hash, digest).to_vec())
+    /// The payload's last bytes, from the polynomial of all pieces and the digest of prefix and pieces.
+    fn end(&self, hash: PolyEval, digest: &[u8; 32]) -> Result<Vec<u8>> {
+        Ok(self.claimed().tag_maker().end(hash, digest).to_vec())
     }
 
-    /// Bytes of [`Self::end`].
+    /// The length of [`Self::end`] in bytes.
     fn end_len(&self) -> usize {
         END_LEN
     }
 }
 
-/// An update under encryption, whose round is claimed.
-pub struct SealingFrame {
-    sealer: Box<dyn PieceSealer>,
-    /// Header and prefix have been handed out.
+/// An update during its encryption; its round is claimed.
+pub struct Encryption {
+    sealer: Box<dyn PieceEncryptor>,
+    /// Whether header and prefix have been written.
     begun: bool,
-    /// Pieces that are sealed.
+    /// The number of pieces encrypted.
     next: usize,
-    hash: Hash,
-    digest: Digest,
+    hash: PolyEval,
+    digest: FrameDigest,
     checksum: Checksum,
 }
 
-impl SealingFrame {
-    pub(crate) fn new(sealer: impl PieceSealer + 'static) -> Self {
-        let mut digest = Digest::default();
+impl Encryption {
+    pub(crate) fn new(sealer: impl PieceEncryptor + 'static) -> Self {
+        let mut digest = FrameDigest::default();
         digest.update(sealer.prefix());
-        SealingFrame {
+        Encryption {
             sealer: Box::new(sealer),
             begun: false,
             next: 0,
-            hash: Hash::default(),
+            hash: PolyEval::default(),
             digest,
             checksum: Checksum::default(),
         }
@@ -173,14 +175,13 @@ impl SealingFrame {
         self.sealer.claimed().header().frame_len(self.payload_len())
     }
 
-    /// How many of `elements` values, which follow those that are sealed, whole pieces take.
+    /// The number of values that whole pieces take of the next `elements` values.
     #[must_use]
     pub fn whole(&self, elements: usize) -> usize {
         whole(self.sealer.pieces(), self.next, elements, |piece| piece.len).1
     }
 
-    /// Appends to `out` what the frame has before its tag, as far as `window` goes: the values of the next whole pieces.
-    /// By all threads.
+    /// Appends the frame's next bytes to `out`: the whole pieces in `window`. Uses all threads.
     pub fn push(&mut self, window: &Update<'_>, out: &mut Vec<u8>) -> Result<()> {
         let at = out.len();
         self.begin(out);
@@ -190,19 +191,20 @@ impl SealingFrame {
         if used != range.len() || pieces.first().is_some_and(|piece| piece.start != range.start) {
             return Err(Error::layout("values that are not those of the next pieces"));
         }
-        // Whatever comes of it, no piece is sealed again.
+        // Counted first: even after an error, no piece is encrypted again.
         let first = self.next;
         self.next += count;
         let begun = out.len();
         out.resize(begun + pieces.iter().map(|piece| piece.bytes).sum::<usize>(), 0);
         let slots = slots(pieces, &mut out[begun..]).into_par_iter().enumerate();
-        self.hash += slots.map(|(k, slot)| self.sealer.seal(first + k, window, slot)).sum::<Result<Hash>>()?;
+        self.hash +=
+            slots.map(|(k, slot)| self.sealer.encrypt_piece(first + k, window, slot)).sum::<Result<PolyEval>>()?;
         self.digest.update(&out[begun..]);
         self.checksum.update(&out[at..]);
         Ok(())
     }
 
-    /// The header and the prefix, before the first piece.
+    /// Writes header and prefix before the first piece.
     fn begin(&mut self, out: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.begun, true) {
             out.extend_from_slice(&self.sealer.claimed().header().head(self.payload_len()));
@@ -223,26 +225,28 @@ impl SealingFrame {
         Ok(end)
     }
 
-    /// The whole frame in `place`, of an update that is all there.
-    fn seal_all(self, update: &Update<'_>, place: &mut dyn Place) -> Result<()> {
+    /// Encrypts an update in memory into a whole frame in `place`.
+    fn encrypt_all(self, update: &Update<'_>, place: &mut dyn FrameBuffer) -> Result<()> {
         let payload_len = self.payload_len();
-        let SealingFrame { sealer, mut digest, .. } = self;
+        let Encryption { sealer, mut digest, .. } = self;
         sealer.claimed().header().build(payload_len, place, |payload| {
             let (head, rest) = payload.split_at_mut(sealer.prefix().len());
             head.copy_from_slice(sealer.prefix());
             let (pieces, end) = rest.split_at_mut(rest.len() - sealer.end_len());
-            let mut hash = Hash::default();
+            let mut hash = PolyEval::default();
             match sealer.threads().there() {
                 Threads::One => {
                     for (index, slot) in slots(sealer.pieces(), pieces).into_iter().enumerate() {
-                        hash += sealer.seal(index, update, slot)?;
-                        // While it is in the cache.
+                        hash += sealer.encrypt_piece(index, update, slot)?;
+                        // While the piece is in the cache.
                         digest.update(slot);
                     }
                 }
                 Threads::All => {
                     let slots = slots(sealer.pieces(), pieces).into_par_iter().enumerate();
-                    hash = slots.map(|(index, slot)| sealer.seal(index, update, slot)).sum::<Result<Hash>>()?;
+                    hash = slots
+                        .map(|(index, slot)| sealer.encrypt_piece(index, update, slot))
+                        .sum::<Result<PolyEval>>()?;
                     digest.update_by_all(pieces);
                 }
             }

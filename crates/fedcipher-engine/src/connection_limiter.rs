@@ -1,11 +1,14 @@
-//! How many connections a service holds and how long one may say nothing: what strangers could use up.
+//! Limits the number of connections of a service, and their time without a call. Strangers could otherwise exhaust
+//! both.
 //!
-//! A connection is *greeted* when its first call has arrived: TLS, HTTP/2 and the call's headers are through.
-//! Until then it has [`GREETING`]. After that HTTP/2's own pings ([`crate::listen::server`]) end it when its peer is
-//! gone. One with no call under way makes room for a newer one when its peer or the service has too many: a peer that
-//! has called once, and been refused, answers pings for ever.
+//! A connection must make its first call within [`FIRST_CALL_LIMIT`]: TLS, HTTP/2 and the call's headers must have
+//! arrived.
+//! After that, HTTP/2's own pings ([`crate::listen::server`]) end it when its peer is gone. At the connection limit, of
+//! the
+//! peer or of the service, the oldest idle connection is closed. Answers to pings do not count as activity, because a
+//! rejected peer could send them for any length of time.
 
-use crate::ring::Ring;
+use crate::ring::SharedMemoryRing;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,18 +24,18 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 /// Longest time from a connection's beginning to its first call.
-pub const GREETING: Duration = Duration::from_secs(10);
-/// Most connections where descriptors would allow more.
-const MOST: usize = 4096;
-/// Descriptors for all that is not a connection: the store, ledgers, the listener.
+pub const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
+/// The largest number of connections, even if descriptors would allow more.
+const MAX_CONNECTIONS: usize = 4096;
+/// Descriptors kept for other uses: the store, ledgers, the listener.
 const RESERVE: usize = 128;
-/// A connection over a Unix socket may bring a ring.
+/// Descriptors per connection: one over a Unix socket may bring a ring.
 const DESCRIPTORS: usize = 2;
 
-/// Whose connections are counted together.
+/// The origin by which connections are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// An address; of IPv6 its /64, since whoever has one address has the others.
+    /// An address. For IPv6 its /64, because a peer with one address usually has all of them.
     Address(IpAddr),
     /// A user of this machine.
     User(u32),
@@ -57,27 +60,27 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// What to do about a connection that has ended without a call; it must not block.
-pub type Turned = Box<dyn Fn(Origin, &'static str) + Send + Sync>;
+/// Called for a connection that was rejected or ended without a call. It must not block.
+pub type OnRejected = Box<dyn Fn(Origin, &'static str) + Send + Sync>;
 
 /// The open connections of one service.
-pub struct Door {
+pub struct ConnectionLimiter {
     open: Mutex<Open>,
-    turned: Turned,
+    on_rejected: OnRejected,
 }
 
 #[derive(Default)]
 struct Open {
     next: u64,
-    /// By age.
+    /// The connections, oldest first.
     all: BTreeMap<u64, Entry>,
     of: BTreeMap<Origin, usize>,
 }
 
 struct Entry {
     origin: Origin,
-    greeted: bool,
-    /// Calls under way.
+    has_called: bool,
+    /// The number of active calls.
     calls: usize,
     close: oneshot::Sender<()>,
 }
@@ -94,61 +97,61 @@ impl Open {
         Some(entry)
     }
 
-    /// Ends the oldest connection, of `origin` if one is named, that has made no call; else the oldest that has none
-    /// under way.
+    /// Closes the oldest connection that has made no call; otherwise the oldest without an active call. If
+    /// `origin` is given, only its connections are considered.
     fn make_room(&mut self, origin: Option<Origin>) -> bool {
         let idle = || self.all.iter().filter(|(_, e)| e.calls == 0 && origin.is_none_or(|origin| origin == e.origin));
-        let oldest = idle().find(|(_, e)| !e.greeted).or_else(|| idle().next()).map(|(id, _)| *id);
+        let oldest = idle().find(|(_, e)| !e.has_called).or_else(|| idle().next()).map(|(id, _)| *id);
         oldest.and_then(|id| self.remove(id)).map(|entry| entry.close.send(())).is_some()
     }
 }
 
-/// Most connections that the limit of descriptors leaves room for.
+/// The largest number of connections within the limit of descriptors.
 fn most() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-    (descriptors.saturating_sub(RESERVE.min(descriptors / 2)) / DESCRIPTORS).min(MOST)
+    (descriptors.saturating_sub(RESERVE.min(descriptors / 2)) / DESCRIPTORS).min(MAX_CONNECTIONS)
 }
 
-impl Door {
-    /// Raises the process's limit of descriptors as far as it may.
+impl ConnectionLimiter {
+    /// Raises the process's limit of descriptors as far as permitted.
     #[must_use]
-    pub fn new(turned: Turned) -> Arc<Self> {
+    pub fn new(on_rejected: OnRejected) -> Arc<Self> {
         let limit = getrlimit(Resource::Nofile);
-        // Where it may not, fewer connections fit.
+        // If the limit cannot be raised, fewer connections fit.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-        Arc::new(Door { open: Mutex::default(), turned })
+        Arc::new(ConnectionLimiter { open: Mutex::default(), on_rejected })
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection; none if everybody who could make room for it is at work.
+    /// Admits a new connection; `None` if the limit is reached and no connection can be closed for it.
     #[must_use]
     pub fn admit(self: &Arc<Self>, origin: Origin) -> Option<Pass> {
-        // Looked up each time: the limit of a running process can be changed.
+        // Read each time: the limit of a running process can be changed.
         let most = most();
         let mut open = self.open();
         let own = open.of.get(&origin).copied().unwrap_or(0);
-        // One peer has half of the places at most.
+        // One peer may have at most half of the connections.
         let room =
             (own < most.div_ceil(2) || open.make_room(Some(origin))) && (open.all.len() < most || open.make_room(None));
         if !room {
             drop(open);
-            (self.turned)(origin, "connection, too many are open");
+            (self.on_rejected)(origin, "connection, too many are open");
             return None;
         }
         let id = open.next;
         open.next += 1;
         let (close, closed) = oneshot::channel();
-        open.all.insert(id, Entry { origin, greeted: false, calls: 0, close });
+        open.all.insert(id, Entry { origin, has_called: false, calls: 0, close });
         *open.of.entry(origin).or_default() += 1;
         drop(open);
-        let greeted = Greeted { door: Arc::clone(self), id, done: Arc::default() };
-        Some(Pass { origin, greeted, closed, until: Some(Box::pin(tokio::time::sleep(GREETING))), fault: None })
+        let tracker = CallTracker { limiter: Arc::clone(self), id, done: Arc::default() };
+        Some(Pass { origin, tracker, closed, until: Some(Box::pin(tokio::time::sleep(FIRST_CALL_LIMIT))), fault: None })
     }
 
-    /// For when descriptors have run out all the same.
+    /// Closes a quarter of the connections. For use when descriptors have run out in spite of the limit.
     pub fn make_room(&self) {
         let mut open = self.open();
         for _ in 0..open.all.len().div_ceil(4) {
@@ -157,49 +160,49 @@ impl Door {
     }
 }
 
-/// Tells the door of a connection's calls.
+/// Counts the calls of a connection for the limiter.
 #[derive(Clone)]
-pub struct Greeted {
-    door: Arc<Door>,
+pub struct CallTracker {
+    limiter: Arc<ConnectionLimiter>,
     id: u64,
     done: Arc<AtomicBool>,
 }
 
-impl std::fmt::Debug for Greeted {
+impl std::fmt::Debug for CallTracker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Greeted({})", self.id)
+        write!(f, "CallTracker({})", self.id)
     }
 }
 
-impl Greeted {
-    /// A call has arrived; it is under way until what this returns is dropped.
+impl CallTracker {
+    /// Counts a call. It is active until the result is dropped.
     #[must_use]
     pub fn call(&self) -> Work {
         self.done.store(true, Ordering::Relaxed);
-        if let Some(entry) = self.door.open().all.get_mut(&self.id) {
-            entry.greeted = true;
+        if let Some(entry) = self.limiter.open().all.get_mut(&self.id) {
+            entry.has_called = true;
             entry.calls += 1;
         }
         Work(self.clone())
     }
 }
 
-/// A call under way.
+/// An active call.
 #[derive(Debug)]
-pub struct Work(Greeted);
+pub struct Work(CallTracker);
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if let Some(entry) = self.0.door.open().all.get_mut(&self.0.id) {
+        if let Some(entry) = self.0.limiter.open().all.get_mut(&self.0.id) {
             entry.calls -= 1;
         }
     }
 }
 
-/// One connection's place, given back when it is dropped.
+/// The permit of one connection. It is returned when dropped.
 pub struct Pass {
     origin: Origin,
-    greeted: Greeted,
+    tracker: CallTracker,
     closed: oneshot::Receiver<()>,
     until: Option<Pin<Box<Sleep>>>,
     fault: Option<&'static str>,
@@ -207,8 +210,8 @@ pub struct Pass {
 
 impl Pass {
     #[must_use]
-    pub fn greeted(&self) -> Greeted {
-        self.greeted.clone()
+    pub fn call_tracker(&self) -> CallTracker {
+        self.tracker.clone()
     }
 
     #[must_use]
@@ -216,14 +219,14 @@ impl Pass {
         self.origin
     }
 
-    /// An error once the connection has to end.
+    /// Fails once the connection must end.
     fn poll(&mut self, cx: &mut Context<'_>) -> std::io::Result<()> {
         if Pin::new(&mut self.closed).poll(cx).is_ready() {
             self.fault = Some("silent connection, for a newer one");
             return Err(Error::new(ErrorKind::ConnectionAborted, "makes room for another connection"));
         }
         if let Some(until) = &mut self.until {
-            if self.greeted.done.load(Ordering::Relaxed) {
+            if self.tracker.done.load(Ordering::Relaxed) {
                 self.until = None;
             } else if until.as_mut().poll(cx).is_ready() {
                 self.fault = Some("silent connection");
@@ -233,7 +236,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Until the connection has to end.
+    /// Returns once the connection must end.
     pub async fn ended(&mut self) -> Error {
         std::future::poll_fn(|cx| match self.poll(cx) {
             Ok(()) => Poll::Pending,
@@ -245,23 +248,26 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.greeted.door.open().remove(self.greeted.id);
-        if !self.greeted.done.load(Ordering::Relaxed) {
-            (self.greeted.door.turned)(self.origin, self.fault.unwrap_or("connection that broke off before a call"));
+        self.tracker.limiter.open().remove(self.tracker.id);
+        if !self.tracker.done.load(Ordering::Relaxed) {
+            (self.tracker.limiter.on_rejected)(
+                self.origin,
+                self.fault.unwrap_or("connection that broke off before a call"),
+            );
         }
     }
 }
 
-/// A connection that ends when its pass does.
+/// A connection that ends with its pass.
 pub struct Admitted<S> {
     pub socket: S,
     pub pass: Pass,
-    pub ring: Option<Arc<Ring>>,
+    pub ring: Option<Arc<SharedMemoryRing>>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Admitted<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        // Every connection waits here for its peer, so this is where it learns that its time is over.
+        // Every connection waits here for its peer, so the time limit is checked here.
         self.pass.poll(cx)?;
         Pin::new(&mut self.socket).poll_read(cx, buf)
     }

@@ -24,14 +24,14 @@ pub struct Summand {
     pub key: Arc<EncryptedKey>,
 }
 
-/// What all pieces of an aggregate have in common.
+/// The data that all work items of an aggregate share.
 pub struct Common {
     pub round: RoundId,
     pub summands: Vec<Summand>,
 }
 
 /// One ciphertext's share of the work.
-pub struct Piece<'a> {
+pub struct WorkItem<'a> {
     index: usize,
     /// Words of each client.
     values: usize,
@@ -50,14 +50,14 @@ fn words(c: &Context, padded: usize, index: usize) -> Range<usize> {
     index * most..padded.min((index + 1) * most)
 }
 
-impl<'a> Piece<'a> {
+impl<'a> WorkItem<'a> {
     /// Piece `index` of `updates`, each of so many packed words.
     pub fn of(c: &Context, padded: usize, index: usize, updates: impl Iterator<Item = &'a [u8]>) -> Self {
         let (words, bits) = (words(c, padded, index), c.field.bits());
         // The capacity is a power of two: every piece begins on a byte.
         let bytes = packed_len(words.start, bits)..packed_len(words.end, bits);
         let packed = updates.map(|update| &update[bytes.clone()]).collect();
-        Piece { index, values: words.len(), packed }
+        WorkItem { index, values: words.len(), packed }
     }
 
     /// `length u64 | ciphertext`; `step` is told of evaluations as they are done.
@@ -137,7 +137,7 @@ impl<'a> Piece<'a> {
         let each = packed_len(values, c.field.bits());
         let packed = (0..clients).map(|_| r.bytes(each)).collect::<Result<Vec<_>>>()?;
         r.finish()?;
-        Ok(Piece { index, values, packed })
+        Ok(WorkItem { index, values, packed })
     }
 }
 
@@ -173,19 +173,19 @@ pub fn parts<'a>(
     padded: usize,
     updates: impl Iterator<Item = &'a [u8]> + Clone,
 ) -> Parts {
-    let pieces = (0..count(c, padded)).map(|index| Piece::of(c, padded, index, updates.clone()).to_bytes());
+    let pieces = (0..count(c, padded)).map(|index| WorkItem::of(c, padded, index, updates.clone()).to_bytes());
     Parts { pieces: pieces.collect(), common: common.to_bytes() }
 }
 
-/// What [`parts`] handed out, done.
-pub fn work(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
+/// Does one work item made by [`parts`].
+pub fn run_work_item(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
     let common = Common::parse(c, common)?;
-    let piece = Piece::parse(c, piece, common.summands.len())?;
+    let piece = WorkItem::parse(c, piece, common.summands.len())?;
     let _kept = keep();
     piece.compute(c, keys, &common, &mut |_| Ok(()))
 }
 
-/// Refuses what is no result of [`work`]: a worker that failed half way.
+/// Fails for bytes that [`run_work_item`] does not return, as from a worker that failed half way.
 pub fn check_result(c: &Context, result: &[u8]) -> Result<()> {
     let mut r = Reader::new(result);
     let length = r.length()?;
@@ -194,7 +194,7 @@ pub fn check_result(c: &Context, result: &[u8]) -> Result<()> {
     c.server()?.ring.ciphertext("a worker's ciphertext", ciphertext, c.final_primes()).map(drop)
 }
 
-/// Refuses words that are none of the field's.
+/// Fails for words that are not in the field.
 pub fn check_words(c: &Context, packed: &[u8], words: usize) -> Result<()> {
     let bits = c.field.bits();
     check_stream(packed, words, bits)?;

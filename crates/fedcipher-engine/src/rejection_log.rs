@@ -1,16 +1,16 @@
-//! Refused attempts on their way to the audit log, counted by party, reason and minute: whoever tries all day
-//! fills a few rows, not the disk.
+//! Counts rejected attempts for the audit log, by party, reason and minute. A persistent attacker so fills a few rows,
+//! not the disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Parties told apart in one minute; the others are counted together.
+/// The number of parties that are counted separately in one minute. Further parties are counted together.
 const PARTIES: usize = 64;
 const OTHERS: &str = "others";
 
-/// A row: how often `party` was refused something in `minute`.
+/// A row: the number of rejections of `party` for one reason in `minute`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct Rejection {
     pub minute: String,
     pub party: String,
     pub what: String,
@@ -20,35 +20,35 @@ pub struct Refused {
 #[derive(Default)]
 struct Counts {
     minute: String,
-    /// Of this minute: how many of each are not in the store yet.
+    /// Counts of this minute that are not in the store yet, by party and reason.
     known: BTreeMap<(String, String), u64>,
-    /// Of minutes before.
-    past: Vec<Refused>,
+    /// Rows of earlier minutes.
+    past: Vec<Rejection>,
 }
 
 impl Counts {
-    fn drain(&mut self) -> Vec<Refused> {
+    fn drain(&mut self) -> Vec<Rejection> {
         let mut rows = std::mem::take(&mut self.past);
         for ((party, what), count) in &mut self.known {
             if *count > 0 {
                 let (minute, party, what) = (self.minute.clone(), party.clone(), what.clone());
-                rows.push(Refused { minute, party, what, count: std::mem::take(count) });
+                rows.push(Rejection { minute, party, what, count: std::mem::take(count) });
             }
         }
         rows
     }
 }
 
-/// What has been refused and is not in the store yet.
+/// Rejections that are not in the store yet.
 #[derive(Clone, Default)]
-pub struct Refusals(Arc<Mutex<Counts>>);
+pub struct RejectionLog(Arc<Mutex<Counts>>);
 
-impl Refusals {
+impl RejectionLog {
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one refusal; true if it is the first of its kind in `minute`.
+    /// Counts one rejection. Returns true if it is the first of its kind in `minute`.
     pub fn note(&self, minute: &str, party: String, what: &str) -> bool {
         let mut counts = self.counts();
         if counts.minute != minute {
@@ -64,9 +64,9 @@ impl Refusals {
         new
     }
 
-    /// The rows for the store, each count once.
+    /// Removes and returns the rows for the store.
     #[must_use]
-    pub fn take(&self) -> Vec<Refused> {
+    pub fn take(&self) -> Vec<Rejection> {
         self.counts().drain()
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn many_attempts_are_few_rows_and_no_attempt_is_lost() {
-        let refusals = Refusals::default();
+        let refusals = RejectionLog::default();
         assert!(refusals.note("10:00", "device a".into(), "refuse revoked"));
         assert!(!refusals.note("10:00", "device a".into(), "refuse revoked"));
         assert_eq!(refusals.take()[0].count, 2);

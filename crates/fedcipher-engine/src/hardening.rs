@@ -1,14 +1,15 @@
-//! What the process gives up before it holds a key: core dumps, tracing by its own user, swap.
+//! Hardening of the process before it holds a key: no core dumps, no tracing by the same user, no swap.
 
 use crate::{Error, Result};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
-/// No core dumps, no `ptrace` and no `/proc/<pid>/mem` for the same user, no pages in swap.
+/// Disables core dumps, `ptrace` and `/proc/<pid>/mem` for the same user, and locks all memory.
 ///
-/// Memory is locked as a whole, because derived secrets (key schedules, transformed ring secrets) live
-/// beside the keys. `allow_swap` goes on without the lock where the limit of locked memory is too low.
-pub fn lock_down(allow_swap: bool) -> Result<()> {
+/// The whole memory is locked, because derived secrets (key schedules, transformed ring secrets) lie beside the keys.
+/// With
+/// `allow_swap`, the process continues without the lock if the limit of locked memory is too low.
+pub fn harden(allow_swap: bool) -> Result<()> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).map_err(|e| Error::Configuration(format!("core dumps stay on: {e}")))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -32,7 +33,7 @@ pub fn lock_down(allow_swap: bool) -> Result<()> {
     }
 }
 
-/// SIGTERM when the parent dies: a local run leaves no orphans.
+/// Sends SIGTERM to this process when its parent dies, so that a local run leaves no orphans.
 pub fn exit_with_parent() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
         .map_err(|e| Error::Configuration(format!("cannot follow the parent: {e}")))
