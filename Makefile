@@ -120,8 +120,9 @@ BASE ?= docker.io/library/debian:bookworm-slim
 containers: engine-static ## build: build container images of the engine, the authority and Flower's programs
 	$(if $(CONTAINERS),,$(error neither podman nor docker is on the PATH))
 	rm -rf dist/image
-	. $(BIN)/activate && maturin build --release --quiet --zig --target x86_64-unknown-linux-gnu \
+	. $(BIN)/activate && tools/reproducibly.sh maturin build --release --quiet --zig --target x86_64-unknown-linux-gnu \
 		--compatibility manylinux2014 --out dist/image
+	$(PYTHON) tools/finish_wheels.py dist/image --programs target
 	for program in fedcipher-engine fedcipher-authority; do \
 		$(CONTAINERS) build --quiet --tag $$program --build-arg PROGRAM=$$program --file deploy/program.Containerfile \
 			target/x86_64-unknown-linux-musl/release || exit 1; done
