@@ -47,9 +47,9 @@ $(BIN)/maturin: | $(BIN)/uv
 	$(INSTALL) 'maturin>=1.9,<2'
 	touch $@
 
-# To develop: every extra, and the native module with every feature.
+# To develop: every extra, and the native module of a wheel.
 $(VENV)/.built: $(SOURCES) $(VENV)/.packages | $(BIN)/maturin
-	. $(BIN)/activate && maturin develop --release --quiet --uv --features engine-client,hhe
+	. $(BIN)/activate && maturin develop --release --quiet --uv
 	$(RESEARCH)
 	touch $@
 
@@ -74,10 +74,11 @@ WHOLE := fedcipher-python/whole,fedcipher-engine/accelerator
 TESTED_CRATES := --workspace --exclude fedcipher-accel --features $(WHOLE)
 TESTED = $(if $(wildcard $(VENV)/.built),build,$(VENV)/.built-to-test)
 
-# To try: the packages of [demo] and the native module with a wheel's features, made at the same time. What is
+# To try: the packages of [demo] and the native module of only what the demo needs, made at the same time. What is
 # compiled is installed when the packages are there: Flower's uv takes the place of the one that maturin would run.
+DEMO := --profile demo --no-default-features --features ntt-tfhe
 $(VENV)/.demo-built: $(VENV)/.demo-packages $(VENV)/.demo-native
-	. $(BIN)/activate && maturin develop --profile demo --quiet --uv
+	. $(BIN)/activate && maturin develop $(DEMO) --quiet --uv
 	touch $@
 
 $(VENV)/.demo-packages: pyproject.toml | $(BIN)/uv
@@ -85,7 +86,7 @@ $(VENV)/.demo-packages: pyproject.toml | $(BIN)/uv
 	touch $@
 
 $(VENV)/.demo-native: $(SOURCES) | $(BIN)/maturin
-	. $(BIN)/activate && maturin develop --profile demo --quiet --skip-install
+	. $(BIN)/activate && maturin develop $(DEMO) --quiet --skip-install
 	touch $@
 
 # The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks. This engine takes
@@ -101,6 +102,9 @@ $(VENV)/.engine: $(SOURCES) | $(BIN)/maturin
 # A C compiler and linker for every target.
 ZIG := 'cargo-zigbuild>=0.20,<1' 'ziglang>=0.13,<0.16'
 
+# The same bytes for the same commit, and without symbols, which a deployment does not read.
+BUILD_STATIC := CARGO_PROFILE_RELEASE_STRIP=symbols tools/reproducibly.sh cargo zigbuild --release --quiet -p fedcipher-engine
+
 # Both programs as static binaries, for servers and for the aarch64 of SmartNICs.
 STATIC ?= x86_64-unknown-linux-musl aarch64-unknown-linux-musl
 engine-static: $(BIN)/maturin ## build: build both programs as static binaries, for x86-64 and aarch64
@@ -108,7 +112,7 @@ engine-static: $(BIN)/maturin ## build: build both programs as static binaries, 
 	rustc --version
 	rustup target add $(STATIC)
 	. $(BIN)/activate && for target in $(STATIC); do \
-		cargo zigbuild --release --quiet -p fedcipher-engine --target $$target || exit 1; done
+		$(BUILD_STATIC) --target $$target || exit 1; done
 
 # Images for a deployment, with whichever of podman and docker is there; docs/how-to/deploy.md has the commands to run them.
 CONTAINERS ?= $(firstword $(foreach runtime,podman docker,$(if $(shell command -v $(runtime)),$(runtime))))
@@ -116,8 +120,9 @@ BASE ?= docker.io/library/debian:bookworm-slim
 containers: engine-static ## build: build container images of the engine, the authority and Flower's programs
 	$(if $(CONTAINERS),,$(error neither podman nor docker is on the PATH))
 	rm -rf dist/image
-	. $(BIN)/activate && maturin build --release --quiet --zig --target x86_64-unknown-linux-gnu \
-		--compatibility manylinux2014 --out dist/image --features engine-client,hhe
+	. $(BIN)/activate && tools/reproducibly.sh maturin build --release --quiet --zig --target x86_64-unknown-linux-gnu \
+		--compatibility manylinux2014 --out dist/image
+	$(PYTHON) tools/finish_wheels.py dist/image --programs target
 	for program in fedcipher-engine fedcipher-authority; do \
 		$(CONTAINERS) build --quiet --tag $$program --build-arg PROGRAM=$$program --file deploy/program.Containerfile \
 			target/x86_64-unknown-linux-musl/release || exit 1; done
@@ -162,21 +167,23 @@ test-tfhe: tfhe $(TESTED) ## test: lint and test the TFHE baseline
 
 # Wheels of CPython's stable ABI, from 3.10 on: Linux with glibc from 2.17 and with musl, on two processors. This
 # machine's goes into dist/, the others into dist/cross/. macOS and Windows have machines of their own
-# (.github/workflows/release.yml). FEATURES=engine-client,hhe adds those. The same commit gives the same bytes in every
-# folder: `make reproducible`. rustc comes first: it has rustup install the compiler that the targets are added to.
+# (.github/workflows/release.yml). A wheel has the static programs of its processor. The same commit gives the same bytes
+# in every folder: `make reproducible`. rustc comes first: it has rustup install the compiler that the targets are added to.
 WHEELS := x86_64-unknown-linux-gnu:manylinux2014 aarch64-unknown-linux-gnu:manylinux2014 \
 	x86_64-unknown-linux-musl:musllinux_1_2 aarch64-unknown-linux-musl:musllinux_1_2
-FEATURES ?=
+PROCESSORS = $(sort $(foreach wheel,$(WHEELS),$(firstword $(subst -, ,$(wheel)))))
 wheels: $(BIN)/maturin ## release: build the Linux wheels, with glibc and musl, for x86-64 and aarch64
 	$(INSTALL) $(ZIG)
 	rustc --version
-	rustup target add $(foreach wheel,$(WHEELS),$(firstword $(subst :, ,$(wheel))))
+	rustup target add $(foreach wheel,$(WHEELS),$(firstword $(subst :, ,$(wheel)))) \
+		$(PROCESSORS:%=%-unknown-linux-musl)
+	. $(BIN)/activate && for processor in $(PROCESSORS); do \
+		$(BUILD_STATIC) --bin fedcipher-engine --target $$processor-unknown-linux-musl || exit 1; done
 	. $(BIN)/activate && for wheel in $(WHEELS); do \
 		out=dist/cross; case $$wheel in "$$(uname -m)"-*-gnu:*) out=dist;; esac; \
 		tools/reproducibly.sh maturin build --release --quiet --zig --target $${wheel%:*} \
-			--compatibility $${wheel#*:} --out $$out \
-			$(if $(FEATURES),--features $(FEATURES)) || exit 1; done
-	$(PYTHON) tools/wheel_paths.py dist
+			--compatibility $${wheel#*:} --out $$out || exit 1; done
+	$(PYTHON) tools/finish_wheels.py dist --programs target
 	find dist -name '*.whl' -exec ls -l {} +
 
 # The wheel of this machine's Linux, built twice in two folders: the bytes must be equal. Ten minutes.
@@ -184,12 +191,12 @@ reproducible: $(BIN)/maturin ## release: build this machine's wheel in two folde
 	$(PYTHON) tools/reproducible.py --venv $(VENV) \
 		--target "$(firstword $(filter $(shell uname -m)-%,$(WHEELS)))"
 
-wheel-sizes: $(BIN)/maturin ## release: measure the wheel's size by set of features
-	. $(BIN)/activate && tools/wheel_sizes.sh
+wheel-sizes: ## release: measure what this machine's wheel consists of, after `make wheels`
+	$(PYTHON) tools/wheel_sizes.py dist
 
 # The wheel of this machine in an environment of its own, with neither Rust nor a compiler on its path.
 check-wheels: ## release: try this machine's wheel in an environment without Rust or a compiler
-	$(PYTHON) tools/check_wheels.py dist
+	$(PYTHON) tools/check_wheels.py dist --train
 
 # What is in the programs and the wheel, as CycloneDX, into dist/sbom/. A wheel also carries its own.
 sbom: ## release: list the crates in the programs and the wheel, as CycloneDX
@@ -320,7 +327,7 @@ maude: ## test: search for attacks on oneshot by Maude; takes minutes
 # The sets of features that `make check` does not have, and the fuzz targets. Each benchmark runs once: what nobody runs
 # breaks unseen.
 check-features: ## test: compile the sets of features and the benchmarks that `check` leaves out
-	cargo clippy -p fedcipher-python --quiet -- -D warnings
+	cargo clippy -p fedcipher-python --no-default-features --features ntt-tfhe --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --no-default-features --features ntt-fhe-math --quiet -- -D warnings
 	cargo clippy -p fedcipher-core --benches --features count --quiet -- -D warnings
 	cargo check --manifest-path fuzz/Cargo.toml --quiet

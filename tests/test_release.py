@@ -1,11 +1,11 @@
-"""What a wheel leaves out is said, with what builds it; the version and the licences are where a release needs them."""
+"""A wheel leaves nothing out that serves; the version and the licences are where a release needs them."""
 
 import re
 from pathlib import Path
 
 import fedcipher
 import pytest
-from fedcipher import _native, cli, errors
+from fedcipher import _native, errors
 from fedcipher.engine import Authority, connect
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def bare(monkeypatch):
-    """As in a wheel: nothing beyond the core."""
+    """As `make demo` builds it: nothing beyond the core."""
     monkeypatch.setattr(_native, "features", [])
 
 
@@ -25,28 +25,19 @@ def bare(monkeypatch):
         ("engine-client", lambda: Authority("localhost:1", "nowhere")),
     ],
 )
-def test_a_feature_that_is_not_built_in_is_named(feature, use, bare):
-    with pytest.raises(errors.DependencyError, match=f"build-args=--features={feature}$"):
+def test_what_the_demo_leaves_out_is_named(feature, use, bare):
+    with pytest.raises(
+        errors.DependencyError, match=f"needs {feature}, which `make demo` leaves out; run `make build`$"
+    ):
         use()
 
 
-def test_what_is_built_in_stays_in_what_is_told_to_be_built(monkeypatch):
-    monkeypatch.setattr(_native, "features", ["hhe"])
-    with pytest.raises(errors.DependencyError, match=r"--features=engine-client,hhe$"):
-        connect("unix:/nowhere")
-
-
-def test_schemes_says_what_is_not_built_in(bare, capsys):
-    assert cli.main(["schemes"]) == 0
-    rows = capsys.readouterr().out
-    assert rows.count("not built in: ") == 1
-    assert "not built in: in a checkout" in rows.partition("\npasta-bfv\n")[2]
-
-
-def test_the_development_build_has_every_feature():
+def test_a_wheel_has_every_feature_that_serves():
     declared = re.search(r"\[features\](.*?)\n\[", (ROOT / "crates/fedcipher-python/Cargo.toml").read_text(), re.DOTALL)
-    names = set(re.findall(r"^([\w-]+) =", declared[1], re.MULTILINE))
-    assert set(_native.features) == names - {"default", "whole", "ntt-tfhe", "ntt-fhe-math"}
+    names = set(re.findall(r"^([\w-]+) =", declared[1], re.MULTILINE)) - {"default", "whole", "ntt-fhe-math"}
+    default = re.search(r"^default = \[(.*)\]$", declared[1], re.MULTILINE)[1]
+    assert set(re.findall(r'"([\w-]+)"', default)) == names
+    assert set(_native.features) == names - {"ntt-tfhe"}
 
 
 def test_the_version_is_the_workspaces_and_the_changelog_has_it():

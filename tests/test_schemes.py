@@ -4,7 +4,6 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, errors
-from fedcipher._optional import built
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -313,8 +312,6 @@ def test_a_sum_counts_in_one_memory(name):
 @pytest.mark.parametrize("name", ["plain", "flashe", "bfv", "oneshot", "pasta-bfv"])
 def test_a_share_of_the_clients_is_a_count_once_the_scheme_is_made(name):
     """Rounded up; a count stays a count, also of 1."""
-    if name == "pasta-bfv" and not built("hhe"):
-        pytest.skip("no pasta-bfv in this build")
 
     def least(clients, chosen):
         made = fedcipher.scheme(name, clients=clients, min_contributions=chosen, codec=Codec(bits=8))

@@ -43,10 +43,10 @@ def listed(folder):
 
 
 def test_wheels_of_two_folders_become_equal(tmp_path, tool):
-    paths, made = tool("wheel_paths"), []
+    tools, made = tool("finish_wheels"), []
     for folder in (tmp_path / "one", tmp_path / "another" / "folder"):
         wheel = wheel_of(tmp_path / f"{folder.name}.whl", {"x/__init__.py": b"1", LIST: listed(folder)})
-        paths.settle(wheel, folder)
+        tools.finish(wheel, folder, {})
         made.append(wheel.read_bytes())
     assert made[0] == made[1]
 
@@ -54,7 +54,7 @@ def test_wheels_of_two_folders_become_equal(tmp_path, tool):
 def test_a_wheel_keeps_everything_but_the_folder(tmp_path, tool):
     wheel = wheel_of(tmp_path / "a.whl", {"x/__init__.py": b"1", LIST: listed(tmp_path)})
     before = {info.filename: (info.date_time, info.external_attr) for info in zipfile.ZipFile(wheel).infolist()}
-    tool("wheel_paths").settle(wheel, tmp_path)
+    tool("finish_wheels").finish(wheel, tmp_path, {})
     with zipfile.ZipFile(wheel) as archive:
         assert {i.filename: (i.date_time, i.external_attr) for i in archive.infolist()} == before
         text = archive.read(LIST)
@@ -67,8 +67,64 @@ def test_a_wheel_keeps_everything_but_the_folder(tmp_path, tool):
 def test_a_wheel_that_names_no_folder_is_not_touched(tmp_path, tool):
     wheel = wheel_of(tmp_path / "a.whl", {LIST: listed(tmp_path)})
     before = wheel.read_bytes()
-    tool("wheel_paths").settle(wheel, tmp_path / "elsewhere")
+    tool("finish_wheels").finish(wheel, tmp_path / "elsewhere", {})
     assert wheel.read_bytes() == before
+
+
+LINUX = "x-1-cp310-abi3-manylinux_2_17_aarch64.manylinux2014_aarch64.whl"
+
+
+@pytest.fixture
+def target(tmp_path):
+    """Cargo's target folder with the engine of two processors."""
+    for processor in ("x86_64", "aarch64"):
+        folder = tmp_path / "target" / f"{processor}-unknown-linux-musl" / "release"
+        folder.mkdir(parents=True)
+        (folder / "fedcipher-engine").write_bytes(f"for {processor}".encode())
+    return tmp_path / "target"
+
+
+def test_a_linux_wheel_gets_the_programs_of_its_processor_once(tmp_path, tool, target):
+    tools = tool("finish_wheels")
+    wheel = wheel_of(tmp_path / LINUX, {"x/__init__.py": b"1"})
+    programs = tools.programs_for(wheel, target)
+    tools.finish(wheel, tmp_path, programs)
+    with zipfile.ZipFile(wheel) as archive:
+        engine, authority = archive.infolist()[1:3]
+        assert archive.namelist()[-1] == RECORD
+        assert (engine.filename, authority.filename) == tuple(f"x-1.data/scripts/{name}" for name in programs)
+        assert archive.read(engine) == b"for aarch64"
+        assert engine.external_attr >> 16 == authority.external_attr >> 16 == 0o100755
+        assert engine.date_time == authority.date_time == DATE
+        rows = "".join(row(f"x-1.data/scripts/{name}", data) for name, data in programs.items())
+        assert archive.read(RECORD).decode() == rows + row("x/__init__.py", b"1") + f"{RECORD},,\n"
+    before = wheel.read_bytes()
+    tools.finish(wheel, tmp_path, programs)
+    assert wheel.read_bytes() == before
+
+
+@pytest.mark.parametrize("platform", ["win_amd64", "macosx_11_0_arm64"])
+def test_a_wheel_of_another_system_gets_no_programs(tool, target, platform):
+    assert tool("finish_wheels").programs_for(Path(f"x-1-cp310-abi3-{platform}.whl"), target) == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of sh")
+def test_the_authoritys_script_runs_the_engine_beside_it(tmp_path, tool):
+    script = tool("finish_wheels").AUTHORITY_SCRIPT
+    programs = {"fedcipher-engine": b'#!/bin/sh\nprintf "<%s>" "$@"', "fedcipher-authority": script}
+    for name, text in programs.items():
+        (tmp_path / name).write_bytes(text)
+        (tmp_path / name).chmod(0o755)
+    command = [tmp_path / "fedcipher-authority", "enrol", "a b"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout == "<authority><enrol><a b>"
+
+
+def test_a_linux_wheel_without_the_programs_is_refused(tmp_path, tool):
+    parts = ("x.dist-info/licenses/LICENSE-MIT", "x.dist-info/licenses/LICENSE-APACHE", "x/_native.so", "x/py.typed")
+    wheel = wheel_of(tmp_path / LINUX, {**dict.fromkeys(parts, b""), LIST: b""})
+    with pytest.raises(AssertionError, match="has no scripts/fedcipher-engine"):
+        tool("check_wheels").complete(wheel)
 
 
 def test_a_wheel_with_a_folder_of_its_machine_is_refused(tmp_path, tool):

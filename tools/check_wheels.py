@@ -1,11 +1,13 @@
 """Installs this machine's wheel as a user would and runs the README's snippet: ``check_wheels.py dist``.
 
 In a new virtual environment, in a folder of its own, with neither Rust nor a compiler on the path and nothing built
-from source. Needs Python only.
+from source. Needs Python only. On Linux a round goes through the wheel's own engine and authority; ``--train`` has
+`fedcipher train` do one as well, which needs the packages of the extra `demo`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -15,7 +17,7 @@ import venv
 import zipfile
 from pathlib import Path
 
-from wheel_paths import NAMED
+from finish_wheels import AUTHORITY, ENGINE, NAMED
 
 ROOT = Path(__file__).resolve().parents[1]
 # The snippet's updates are the reader's own.
@@ -27,13 +29,34 @@ AFTERWARDS = """
 expected = [np.mean([u[k] for u in update], axis=0) for k in range(2)]
 for got, want in zip(mean, expected, strict=True):
     np.testing.assert_allclose(np.asarray(got).reshape(want.shape), want, atol=1e-4)
-print("features:", fedcipher._native.features)
+assert sorted(fedcipher._native.features) == ["engine-client", "hhe"], fedcipher._native.features
+"""
+# Through the programs of the wheel, found where pip has put them.
+ROUND = """
+from pathlib import Path
+import fedcipher, numpy as np
+from fedcipher.engine import Authority, connect
+from fedcipher.engine.local import start_engines
+made = fedcipher.scheme("bfv", clients=3, codec=fedcipher.Codec(bits=16))
+if __name__ == "__main__":
+    with start_engines(made, 3, Path("engines")) as local:
+        engines = [connect(local.target, device=f"client-{k}") for k in range(3)]
+        keys = Authority(local.authority.address, local.server_credentials)
+        sums = made.aggregator(keys.current())
+        for k, engine in enumerate(engines):
+            sums.add(engine.encryptor().encrypt([np.full(5, 0.1 * k, np.float32)], round=1))
+        (mean,) = engines[0].decryptor().decrypt(sums.finish())
+    np.testing.assert_allclose(mean, 0.1, atol=1e-3)
 """
 WITHOUT = ("rustc", "cargo", "cc", "gcc", "clang", "cl")
 
 
 def main() -> int:
-    dist = Path(sys.argv[1] if len(sys.argv) > 1 else "dist").resolve()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dist", type=Path)
+    parser.add_argument("--train", action="store_true", help="also a round of `fedcipher train --engine auto`")
+    options = parser.parse_args()
+    dist = options.dist.resolve()
     for wheel in sorted(dist.rglob("*.whl")):
         complete(wheel)
     with tempfile.TemporaryDirectory(prefix="fedcipher-wheel-") as scratch:
@@ -60,9 +83,22 @@ def main() -> int:
         run("-m", "pip", "install", "--quiet", "--only-binary", ":all:", *plain)
         (folder / "snippet.py").write_text(PRELUDE + snippet() + AFTERWARDS, encoding="utf-8")
         print(run("snippet.py").strip())
-        print("fedcipher", run("-m", "fedcipher.cli", "--version").strip())
+        version = run("-m", "fedcipher.cli", "--version").strip()
+        print("fedcipher", version)
         listed = run("-m", "fedcipher.cli", "schemes")
         assert "\nflashe\n" in listed, listed
+        if sys.platform == "linux":
+            for name in ("engine", "authority"):
+                said = run("-m", "fedcipher.cli", name, "--version").strip()
+                assert said == f"fedcipher-{name} {version}", said
+            (folder / "round.py").write_text(ROUND, encoding="utf-8")
+            run("round.py")
+        if options.train:
+            extra = [line.partition(";")[0] for line in required.splitlines() if re.search("extra == .demo", line)]
+            run("-m", "pip", "install", "--quiet", "--only-binary", ":all:", *extra)
+            run(
+                "-m", "fedcipher.cli", "train", "--engine", "auto", "--rounds", "1", "--clients", "3", "--out", "report"
+            )
     print(f"{dist}: the wheel for this machine installs and runs")
     return 0
 
@@ -84,7 +120,9 @@ def complete(wheel: Path) -> None:
     for name in names:
         named = archive.read(name).replace(NAMED, b"") if name.endswith(".cyclonedx.json") else b""
         assert b"path+file://" not in named, f"{name} of {wheel.name} names a folder of the machine that built it"
-    for part in ("licenses/LICENSE-MIT", "licenses/LICENSE-APACHE", ".cyclonedx.json", "_native.", "py.typed"):
+    programs = [f"scripts/{name}" for name in (ENGINE, AUTHORITY)] if "linux" in wheel.name else []
+    parts = ("licenses/LICENSE-MIT", "licenses/LICENSE-APACHE", ".cyclonedx.json", "_native.", "py.typed")
+    for part in (*parts, *programs):
         assert any(part in name for name in names), f"{wheel.name} has no {part}"
 
 

@@ -1,4 +1,4 @@
-"""Which optional packages are here, and which optional features the native module was built with."""
+"""Which optional packages are here, and what the native module of `make demo` leaves out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedcipher import _native
 from fedcipher._files import user_home
 from fedcipher.errors import DependencyError
 
-__all__ = ["build", "built", "install", "load", "missing", "require", "require_feature"]
+__all__ = ["install", "load", "missing", "require", "require_feature"]
 
 
 def require(purpose: str, extra: str, *packages: str) -> None:
@@ -38,20 +38,9 @@ def missing(*packages: str) -> list[str]:
 
 
 def require_feature(purpose: str, feature: str) -> None:
-    """Raise `DependencyError`, saying how to build it, unless the native module has the Cargo ``feature``."""
-    if not built(feature):
-        raise DependencyError(f"{purpose} needs {feature}, which this build of Fedcipher leaves out; {build(feature)}")
-
-
-def built(feature: str) -> bool:
-    """Whether the native module has a Cargo feature; true for none."""
-    return not feature or feature in _native.features
-
-
-def build(feature: str) -> str:
-    """What to type for a native module with ``feature`` and what this one has."""
-    features = ",".join(sorted({*_native.features, feature}))
-    return f"in a checkout of Fedcipher, with Rust: pip install . --config-settings build-args=--features={features}"
+    """Raise `DependencyError` unless the native module has the Cargo ``feature``. Every wheel has it."""
+    if feature and feature not in _native.features:
+        raise DependencyError(f"{purpose} needs {feature}, which `make demo` leaves out; run `make build`")
 
 
 def load(name: str) -> Any:

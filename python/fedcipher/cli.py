@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 
 from fedcipher import __version__, _native, keys
 from fedcipher._files import refusal, refuse_to_replace, resolved, writable_folder
-from fedcipher._optional import build, built, missing, require
+from fedcipher._optional import missing, require
 from fedcipher._options import positive, whole
 from fedcipher._scratch import scratch_folder
 from fedcipher._signals import Terminated, raise_on_termination, restore_defaults
@@ -27,6 +27,7 @@ from fedcipher.codec import Codec
 from fedcipher.data import DATASETS
 from fedcipher.dp import Privacy
 from fedcipher.engine.accelerator import LIBRARY, Accelerator
+from fedcipher.engine.commands import add_programs
 from fedcipher.errors import FedcipherError, ForeignFileError, FrameError, ParameterError, WrongRosterError
 from fedcipher.federation.commands import add_commands as add_policy
 from fedcipher.foreign_files import MAX_FRAME, read_file
@@ -220,6 +221,7 @@ def _parser(program: str = "fedcipher", add_bench: Callable[[Any], None] = add_b
     add_advise(commands)
     add_cluster(commands, _scheme_options, _made)
     add_services(commands)
+    add_programs(commands)
     add_policy(commands, locate_run)
     add_dashboard(commands, locate_run, _key_options, _key_of)
     return parser
@@ -362,7 +364,7 @@ def _key_of(options: argparse.Namespace) -> Any:
 
 
 def _spec_command(commands: Any) -> None:
-    spec = commands.add_parser("spec", help="print a scheme as JSON, for fedcipher-authority init")
+    spec = commands.add_parser("spec", help="print a scheme as JSON, for fedcipher authority init")
     # An authority's epochs end with a round each, which a run of deltas cannot follow.
     _scheme_options(spec, target="weights")
     spec.add_argument("--per-round", type=whole(1, _CLIENTS), required=True, help="most clients in one round")
@@ -551,8 +553,6 @@ def _schemes(_: argparse.Namespace, __: list[str]) -> int:
             show(f"  {label + ': ' if label else ''}{text}")
         if missing(*info.packages):
             show(f"  not installed: {info.install}")
-        if not built(info.feature):
-            show(f"  not built in: {build(info.feature)}")
     return 0
 
 

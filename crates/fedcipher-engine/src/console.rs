@@ -3,14 +3,16 @@
 
 use crate::{Error, Result};
 use clap::Parser;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The parsed command line; or the exit code, if the command line asked for help or is wrong.
-pub fn options<T: Parser>() -> std::result::Result<T, ExitCode> {
-    T::try_parse().map_err(|said| match said.print().and_then(|()| std::io::stdout().flush()) {
+/// The parsed command line `words`; or the exit code, if the command line asked for help or is wrong. The first word is
+/// the program's name.
+pub fn options<T: Parser>(words: impl IntoIterator<Item = OsString>) -> std::result::Result<T, ExitCode> {
+    T::try_parse_from(words).map_err(|said| match said.print().and_then(|()| std::io::stdout().flush()) {
         Ok(()) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
         Err(_) => ExitCode::from(2),
     })

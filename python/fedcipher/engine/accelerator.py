@@ -58,7 +58,7 @@ class Accelerator:
         return cls(library.absolute(), lanes)
 
     def arguments(self) -> list[str | Path]:
-        """Of ``fedcipher-engine serve``; the page is where `usage` reads."""
+        """Of ``fedcipher engine serve``; the page is where `usage` reads."""
         return ["--accelerator", "sim", "--accelerator-library", self.library, "--metrics", "127.0.0.1:0"]
 
 

@@ -26,9 +26,9 @@ class Authority(ServerKeys):
     Parameters
     ----------
     target
-        ``host:port`` of ``fedcipher-authority serve``.
+        ``host:port`` of ``fedcipher authority serve``.
     credentials
-        The folder made by ``fedcipher-authority enrol NAME --role server``.
+        The folder made by ``fedcipher authority enrol NAME --role server``.
     patience
         Seconds that an authority may give no sign of life; ten times as many that it may work on one call.
     """

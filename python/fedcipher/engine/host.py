@@ -30,7 +30,7 @@ def connect(target: str, *, device: str = "", credentials: str | Path | None = N
     device
         Which of its devices this host encrypts as; needed only where it may use several of the engine's.
     credentials
-        For TLS: the folder made by ``fedcipher-authority enrol NAME --role host --device DEVICE``.
+        For TLS: the folder made by ``fedcipher authority enrol NAME --role host --device DEVICE``.
     patience
         Seconds that the engine may give no sign of life, at every call; ten times as many that it may work
         without moving a call on. A sign of life waits behind the bytes that are under way: over a link of 100 kbit/s

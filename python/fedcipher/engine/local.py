@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -41,12 +42,19 @@ _STOP_SECONDS = 40.0
 
 
 def find_program(name: str) -> str:
-    """``fedcipher-engine`` or ``fedcipher-authority``: beside Python, or on the path."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if not found:
-        raise EngineError(f"{name} is not installed: build it with `make engine` and put it on the PATH")
-    return found
+    """``fedcipher-engine`` or ``fedcipher-authority``: where pip puts a wheel's programs, or on the path.
+
+    Raises `EngineError`.
+    """
+    user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
+    for folder in (Path(sys.executable).parent, sysconfig.get_path("scripts"), user):
+        if (program := Path(folder, name)).exists():
+            return str(program)
+    if found := shutil.which(name):
+        return found
+    if sys.platform != "linux":
+        raise EngineError(f"{name} runs on Linux only: run it on a Linux machine, and connect to it from here")
+    raise EngineError(f"{name} is not installed: a wheel for Linux brings it; in a checkout, run `make engine`")
 
 
 def run_program(name: str, *arguments: str | Path) -> str:
@@ -96,7 +104,7 @@ class Device(Protocol):
     """What an engine works on: `fedcipher.engine.accelerator`."""
 
     def arguments(self) -> list[str | Path]:
-        """Of ``fedcipher-engine serve``."""
+        """Of ``fedcipher engine serve``."""
         ...
 
 

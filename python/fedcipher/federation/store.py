@@ -233,7 +233,7 @@ def _ahead(run: int) -> str:
     except CharterError:
         return (
             ". That run is dated ahead of this machine's clock, so a clock was wrong then: see that the clocks are "
-            "right, have new keys made (`fedcipher keygen`, or `fedcipher-authority rotate`), and start a new run"
+            "right, have new keys made (`fedcipher keygen`, or `fedcipher authority rotate`), and start a new run"
         )
     return ""
 

@@ -54,7 +54,7 @@ class FileKeys(ServerKeys):
 def server_keys(keys: str | Path | ServerKeys) -> ServerKeys:
     """The aggregator's keys: as they are, in a file, or ``authority://HOST:PORT/FOLDER``'s.
 
-    The folder is that of ``fedcipher-authority enrol NAME --role server``, from the root on. Raises `KeyFormatError`,
+    The folder is that of ``fedcipher authority enrol NAME --role server``, from the root on. Raises `KeyFormatError`,
     `ParameterError`, and what `fedcipher.engine.Authority` raises.
     """
     if isinstance(keys, ServerKeys):

@@ -13,6 +13,7 @@ use fedcipher_engine::rejection_log::Rejection;
 use fedcipher_engine::text::one_line;
 use fedcipher_engine::tls::Credentials;
 use fedcipher_engine::{Error, MAX_ASKED, Result, hardening, listen, logs};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use tonic::{Request, Status};
 
 /// Enrols devices, makes each epoch's keys, hands every device its own.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "fedcipher-authority", version)]
 struct Options {
     /// Folder of the authority's state.
     #[arg(long, global = true, default_value = "authority")]
@@ -125,7 +126,12 @@ const REQUEST: Duration = Duration::from_secs(10);
 const FORGET: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    let options: Options = match console::options() {
+    begin(std::env::args_os())
+}
+
+/// Runs a command line, which begins with the program's name.
+pub fn begin(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let options: Options = match console::options(words) {
         Ok(options) => options,
         Err(ended) => return ended,
     };

@@ -1,4 +1,5 @@
-//! The offload engine: encrypts and decrypts for training hosts that hold no key.
+//! The offload engine: encrypts and decrypts for training hosts that hold no key. `fedcipher-engine authority` is the key
+//! authority, so that a wheel carries one file for both programs: most of each file are libraries that the other has too.
 
 use clap::{Parser, Subcommand};
 use fedcipher_core::key_file::{self, InUse, Sharing};
@@ -20,6 +21,7 @@ use fedcipher_engine::tls::{Credentials, KEY_FILE};
 use fedcipher_engine::{Error, MAX_REQUEST, Result, affinity, certificates, console, files, hardening, logs};
 use rustix::fs::Gid;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,13 +30,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
 
+#[allow(dead_code, reason = "its own `main` is that of the program fedcipher-authority")]
+#[path = "fedcipher-authority.rs"]
+mod authority;
+
 /// Used because chunks are allocated and freed often, and musl's own allocator would ask the kernel for each.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Holds keys; encrypts and decrypts for training hosts that have none.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, after_help = "fedcipher-engine authority ...: the key authority, as fedcipher-authority")]
 struct Options {
     /// How the log on standard error is written.
     #[arg(long, global = true, value_enum, default_value = "text")]
@@ -131,7 +137,11 @@ struct Serve {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match console::options() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if words.get(1).is_some_and(|word| word == "authority") {
+        return authority::begin(std::iter::once("fedcipher authority".into()).chain(words.into_iter().skip(2)));
+    }
+    let options: Options = match console::options(words) {
         Ok(options) => options,
         Err(ended) => return ended,
     };

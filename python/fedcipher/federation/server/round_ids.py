@@ -60,7 +60,7 @@ def clock_advice() -> str:
     return (
         f"this server once asked for rounds that are {ahead // _A_DAY} days ahead of its clock now, so a clock was "
         "wrong then. Clients whose clocks were wrong too refuse every round until that date: see that the clocks are "
-        "right, have new keys made (`fedcipher keygen`, or `fedcipher-authority rotate`), and start a new run"
+        "right, have new keys made (`fedcipher keygen`, or `fedcipher authority rotate`), and start a new run"
     )
 
 

@@ -1,0 +1,34 @@
+"""The table of docs/contributor/release.md: what each wheel of a folder consists of, ``wheel_sizes.py dist``, in MB as packed."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+PARTS = ("native module", "programs", "Python and lists")
+
+
+def main() -> int:
+    """A row for each wheel."""
+    print("| wheel | " + " | ".join(PARTS) + " | whole, MB |")
+    print("|---" * (len(PARTS) + 2) + "|")
+    for wheel in sorted(Path(sys.argv[1]).rglob("*.whl")):
+        sizes = dict.fromkeys(PARTS, 0)
+        for member in zipfile.ZipFile(wheel).infolist():
+            sizes[part(member.filename)] += member.compress_size
+        figures = [*sizes.values(), wheel.stat().st_size]
+        platform = wheel.stem.rpartition("-")[2].rpartition(".")[2]
+        print(f"| {platform} | " + " | ".join(f"{size / 1e6:.1f}" for size in figures) + " |")
+    return 0
+
+
+def part(name: str) -> str:
+    """Which of `PARTS` a file of a wheel belongs to."""
+    if ".data/scripts/" in name:
+        return PARTS[1]
+    return PARTS[0] if "/_native." in name else PARTS[2]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
