@@ -89,7 +89,7 @@ $(VENV)/.demo-native: $(SOURCES) | $(BIN)/maturin
 	touch $@
 
 # The offload engine and the key authority, beside Python where `fedcipher train --engine auto` looks. This engine takes
-# accelerators (docs/accelerator.md); those that are deployed do not, unless somebody builds them so.
+# accelerators (docs/explanation/accelerator.md); those that are deployed do not, unless somebody builds them so.
 engine: $(VENV)/.engine ## build: build the offload engine and the key authority
 
 # A stamp, not the program: `make test` puts one with checks there.
@@ -110,7 +110,7 @@ engine-static: $(BIN)/maturin ## build: build both programs as static binaries, 
 	. $(BIN)/activate && for target in $(STATIC); do \
 		cargo zigbuild --release --quiet -p fedcipher-engine --target $$target || exit 1; done
 
-# Images for a deployment, with whichever of podman and docker is there; docs/deploy.md has the commands to run them.
+# Images for a deployment, with whichever of podman and docker is there; docs/how-to/deploy.md has the commands to run them.
 CONTAINERS ?= $(firstword $(foreach runtime,podman docker,$(if $(shell command -v $(runtime)),$(runtime))))
 BASE ?= docker.io/library/debian:bookworm-slim
 containers: engine-static ## build: build container images of the engine, the authority and Flower's programs
@@ -351,39 +351,39 @@ bench-hhe: build ## measure: run the benchmarks of hybrid HE
 	cargo bench -p fedcipher-core --features hhe --bench hybrid -- --quick --noplot
 	$(BIN)/python research/benches/hhe.py
 
-# Before both on another kind of machine: what they wrote goes to docs/benchmarks-second.md.
+# Before both on another kind of machine: what they wrote goes to docs/evidence/benchmarks-second.md.
 bench-second: ## measure: run `bench` and `bench-hhe` of another machine into their own page
 	$(BIN)/python research/tools/second_machine.py
 
-# `fedcipher train` beside Flower's own FedAvg: the table of docs/training.md. A quarter of an hour.
+# `fedcipher train` beside Flower's own FedAvg: the table of docs/evidence/training.md. A quarter of an hour.
 bench-train: build ## measure: time `fedcipher train` beside Flower's own FedAvg
 	DATA=$(DATA) $(BIN)/python research/benches/training.py
 
 bench-offload: build ## measure: time the offload engine
 	$(BIN)/python research/benches/offload.py
 
-# Secure aggregation without a shared key, Flower's SecAgg+ beside it: the table of docs/oneshot.md.
+# Secure aggregation without a shared key, Flower's SecAgg+ beside it: the table of docs/explanation/oneshot.md.
 bench-oneshot: build ## measure: time oneshot beside Flower's SecAgg+
 	$(BIN)/python research/benches/oneshot.py
 
-# A mask's seed of Flower's SecAgg+ searched for: the table of docs/secagg-compare.md.
+# A mask's seed of Flower's SecAgg+ searched for: the table of docs/explanation/secagg-compare.md.
 secagg-compare: build ## measure: search for a mask's seed of Flower's SecAgg+
 	$(BIN)/python research/benches/secagg_seed.py
 
-# Epsilon against accuracy on MNIST, and the noise beside OpenDP's: the table of docs/dp.md. A quarter of an hour.
+# Epsilon against accuracy on MNIST, and the noise beside OpenDP's: the table of docs/explanation/dp.md. A quarter of an hour.
 dp-table: build ## measure: measure accuracy by epsilon on MNIST
 	DATA=$(DATA) $(BIN)/python research/tools/dp_table.py
 
-# Time and memory against clients and values, and what was killed and lost: the tables of docs/scale.md. An hour.
+# Time and memory against clients and values, and what was killed and lost: the tables of docs/evidence/scale.md. An hour.
 scale: build ## measure: measure time and memory by clients and values; takes an hour
 	$(BIN)/python research/benches/scale.py
 	$(MAKE) --no-print-directory e2e e2e-resume
 
-# How far each path is from the processor's own limits: docs/limits.md.
+# How far each path is from the processor's own limits: docs/evidence/limits.md.
 limits: build ## measure: measure how far each path is from the processor's limits
 	$(BIN)/python research/benches/limits.py
 
-# What the adapters of a 7 B model cost: the figures of docs/lora.md.
+# What the adapters of a 7 B model cost: the figures of docs/evidence/lora.md.
 bench-lora: build ## measure: measure what the adapters of a 7 B model cost
 	$(BIN)/python research/benches/lora.py
 
@@ -399,17 +399,17 @@ results-examples: build ## measure: make the reports of the README's examples
 results-hhe: build ## measure: make the reports of hybrid HE
 	DATA=$(DATA) research/tools/results_hhe.sh
 
-results-study: build tfhe ## measure: make the reports of docs/study.md
+results-study: build tfhe ## measure: make the reports of docs/evidence/study.md
 	research/tools/results_study.sh
 
 results-published: build concrete ## measure: make the reports of the published experiments
 	DATA=$(DATA) research/tools/results_published.sh
 
-# Accuracy by bits, and what a value costs on the wire: docs/bits.md. Goes on where it was stopped; two hours.
+# Accuracy by bits, and what a value costs on the wire: docs/explanation/bits.md. Goes on where it was stopped; two hours.
 results-bits: build ## measure: measure accuracy and bytes by bits; takes two hours
 	$(BIN)/python research/tools/results_bits.py --data $(DATA)
 
-# What training loses by coding, PyTorch's and JAX's: docs/bits.md. Goes on where it was stopped; half an hour, and the
+# What training loses by coding, PyTorch's and JAX's: docs/explanation/bits.md. Goes on where it was stopped; half an hour, and the
 # gigabytes of PyTorch.
 results-lost: build ## measure: measure what training loses by coding
 	$(INSTALL) torch
@@ -418,11 +418,11 @@ results-lost: build ## measure: measure what training loses by coding
 results-train: build ## measure: make the reports of training
 	DATA=$(DATA) research/tools/results_train.sh
 
-# docs/published.md anew from the reports that are there; nothing is measured.
-published: build ## measure: write docs/published.md from the reports that exist
+# docs/evidence/published.md anew from the reports that are there; nothing is measured.
+published: build ## measure: write docs/evidence/published.md from the reports that exist
 	$(BIN)/python research/tools/published_page.py
 
-# FedBit's accelerator (docs/accelerator.md): free tools of PyPI, in an environment of the project's.
+# FedBit's accelerator (docs/explanation/accelerator.md): free tools of PyPI, in an environment of the project's.
 FC := target/hardware
 FC_LANES ?= 8
 FC_LIBRARY = $(CURDIR)/$(FC)/sim_p$(FC_LANES)/libfc_sim.so

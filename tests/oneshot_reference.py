@@ -1,4 +1,4 @@
-"""A second implementation of `oneshot`, from docs/protocol.md: its parties. Slow, and for tests only.
+"""A second implementation of `oneshot`, from docs/reference/protocol.md: its parties. Slow, and for tests only.
 
 Whoever refuses raises `Refused`. Chance comes from the operating system, or from a seed for vectors.
 """

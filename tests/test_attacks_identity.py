@@ -193,7 +193,7 @@ def test_attack_18_one_client_takes_up_one_kind_of_sum(tmp_path, rng, monkeypatc
 
 
 def signed(frame, number):
-    """What an update's signature covers, under a common key in round ``number``: the bytes of docs/protocol.md."""
+    """What an update's signature covers, under a common key in round ``number``: docs/reference/protocol.md."""
     start = wire_tools.payload_start(frame)
     (layout_len,) = struct.unpack_from("<I", frame, wire_tools.LAYOUT)
     scheme_params_key, epoch_round_elements = frame[8:56], frame[56 : wire_tools.MODEL]
@@ -206,7 +206,7 @@ def signed(frame, number):
 
 
 def test_an_updates_signature_is_what_the_protocol_page_says():
-    """By another library, from the bytes of docs/protocol.md and the key in the server's file."""
+    """By another library, from the bytes of docs/reference/protocol.md and the key in the server's file."""
     scheme = fedcipher.scheme("flashe", clients=CLIENTS)
     made = scheme.keygen(CLIENTS)
     frame = scheme.encryptor(made.client(3)).encrypt(initial(), round=7, model=b"a model", memory=b"a memory")
@@ -218,7 +218,7 @@ def test_an_updates_signature_is_what_the_protocol_page_says():
 
 
 def test_a_partys_signature_is_what_the_protocol_page_says():
-    """By a second implementation, from the bytes of docs/protocol.md and the key in the roster."""
+    """By a second implementation, from the bytes of docs/reference/protocol.md and the key in the roster."""
     scheme = fedcipher.scheme("oneshot", clients=CLIENTS, preset="fast")
     made = scheme.keygen(CLIENTS)
     frame = wire_tools.encryptor(scheme, made, 3).encrypt(initial(), round=7, model=b"a model", memory=b"a memory")

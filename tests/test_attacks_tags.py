@@ -24,7 +24,7 @@ SOUGHT, TRIES = 105, 4
 
 
 class Reader:
-    """What a client's key file says of tags: `docs/protocol.md`, in Python's own HMAC."""
+    """What a client's key file says of tags: `docs/reference/protocol.md`, in Python's own HMAC."""
 
     def __init__(self, key_file):
         self.root = payload(key_file)[:32]

@@ -110,7 +110,7 @@ def test_a_committee_larger_than_its_cohort_is_told_what_fits(clients, fewer, tm
 
 
 def test_a_run_is_opened_by_the_name_that_the_command_takes(tmp_path, monkeypatch):
-    """docs/model.md: in a folder where no such path is."""
+    """docs/how-to/model.md: in a folder where no such path is."""
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.setenv("FEDCIPHER_HOME", str(home))

@@ -1,4 +1,4 @@
-"""The images of `make containers`, started as docs/deploy.md says."""
+"""The images of `make containers`, started as docs/how-to/deploy.md says."""
 
 import os
 import re

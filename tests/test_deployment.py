@@ -282,7 +282,7 @@ def test_a_unit_is_one_that_systemd_takes_and_its_flags_exist(unit):
 
 @pytest.mark.parametrize("program", ["supernode", "superlink"])
 def test_the_flags_of_the_deployment_page_exist(program):
-    page = (APP.parents[1] / "docs" / "deploy.md").read_text()
+    page = (APP.parents[1] / "docs" / "how-to" / "deploy.md").read_text()
     (command,) = re.findall(rf"^fedcipher {program} (?:.*\\\n)*.*$", page, re.MULTILINE)
     ours, flowers = (set(re.findall(r"--[a-z-]+", part)) for part in re.split(r" -- ", command))
     if program == "supernode":

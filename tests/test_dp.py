@@ -638,7 +638,7 @@ def test_what_became_of_a_frame_changes_nothing_of_the_budget(name):
 
 
 def test_new_keys_are_a_new_budget_and_leave_the_old_one_spent(tmp_path):
-    """docs/dp.md: the epsilons of both add up."""
+    """docs/explanation/dp.md: the epsilons of both add up."""
     made, update = scheme(), [np.zeros(5, np.float32)]
     folders = [keys.save(made.keygen(2, epoch=epoch), made, tmp_path / f"keys-{epoch}") for epoch in (1, 2)]
 

@@ -116,6 +116,6 @@ def test_no_example_has_flower_look_for_packages_in_an_index():
     assert len(projects) >= 7
     for project in projects:
         assert "\ndependencies = []\n" in project.read_text(), project
-    page = (EXAMPLES.parent / "docs" / "porting.md").read_text()
+    page = (EXAMPLES.parent / "docs" / "how-to" / "porting.md").read_text()
     (name,) = re.findall(r'^fedcipher-keys = "(.*)"$', page, re.MULTILINE)
     assert f"--name {name}\n" in page

@@ -1,4 +1,4 @@
-"""Flower's own mods around and behind `client_mod`: the table of docs/porting.md."""
+"""Flower's own mods around and behind `client_mod`: the table of docs/how-to/porting.md."""
 
 import fedcipher
 import numpy as np

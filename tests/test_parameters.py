@@ -1,4 +1,4 @@
-"""The parameters in the code are the ones that docs/parameters.md has figures for, and have 128 bits."""
+"""The parameters in the code are the ones that docs/reference/parameters.md has figures for, and have 128 bits."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def test_the_coded_dual_attack_costs_128_bits() -> None:
     command = [sys.executable, str(TOOLS / "lattice_coded.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    page = (TOOLS.parent / "docs" / "parameters.md").read_text(encoding="utf-8")
+    page = (TOOLS.parent / "docs" / "reference" / "parameters.md").read_text(encoding="utf-8")
     assert done.stdout.strip() in page

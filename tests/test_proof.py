@@ -1,4 +1,4 @@
-"""docs/proof.md: what its lemma on shares says holds in exact arithmetic; what it names is in the code."""
+"""docs/evidence/proof.md: what its lemma on shares says holds in exact arithmetic; what it names is in the code."""
 
 import itertools
 import random
@@ -9,7 +9,7 @@ import pytest
 from test_docs import NAME, known
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "proof.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "evidence" / "proof.md").read_text(encoding="utf-8")
 P = 16381  # The field of 100 clients.
 T = 3
 

@@ -1,4 +1,7 @@
-"""docs/protocol.md has a row for every field of every message: a field without one is a value that nobody judged."""
+"""docs/reference/protocol.md has a row for every field of every message.
+
+A field without a row is a value that nobody judged.
+"""
 
 import re
 from pathlib import Path
@@ -19,7 +22,7 @@ CALLS = {"An engine's calls": "engine", "An authority's calls": "authority"}
 
 
 def section(title):
-    page = (ROOT / "docs" / "protocol.md").read_text()
+    page = (ROOT / "docs" / "reference" / "protocol.md").read_text()
     return page.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
@@ -93,7 +96,7 @@ def proto_fields(name):
 )
 def test_every_field_of_every_message_has_a_row(title, fields):
     found = rows(title)
-    assert fields <= found, f"docs/protocol.md, {title}: no row for {sorted(fields - found)}"
+    assert fields <= found, f"docs/reference/protocol.md, {title}: no row for {sorted(fields - found)}"
     weights = {name for name in found if name.startswith("weights.")}
     assert found - weights == fields, f"rows of fields that are no more: {sorted(found - weights - fields)}"
 

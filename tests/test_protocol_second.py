@@ -1,4 +1,6 @@
-"""docs/protocol.md, "`oneshot` in bytes": the product and a second implementation of the page take part together.
+"""docs/reference/protocol.md, "`oneshot` in bytes".
+
+The product and a second implementation of the page take part together.
 
 Parties of one round are some of the one and some of the other. Vectors of the second are read by the product.
 """

@@ -15,7 +15,7 @@ from fedcipher import errors, keys
 from fedcipher.engine.local import lock_arguments, started
 
 USER, GROUP = 65532, 65532
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "kubernetes.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "how-to" / "kubernetes.md"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes other users, and gives files away")
 
 # Becomes another user once all is loaded: where Python is, that user may not get to.

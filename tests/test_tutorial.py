@@ -1,4 +1,4 @@
-"""docs/tutorial.md runs: its Python blocks in order, in one namespace, in a process without Flower."""
+"""docs/tutorial/library.md runs: its Python blocks in order, in one namespace, in a process without Flower."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "tutorial" / "library.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

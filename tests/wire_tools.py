@@ -168,7 +168,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class OneshotAnswer:
-    """A member's answer as docs/protocol.md lays it out."""
+    """A member's answer as docs/reference/protocol.md lays it out."""
 
     frame: bytes
     member: int
@@ -216,7 +216,7 @@ class OneshotAnswer:
 
 
 class OneshotUpdate:
-    """An update of `oneshot` as docs/protocol.md lays it out: ciphertexts, a sealed share a member, tag, signature."""
+    """An update of `oneshot` by docs/reference/protocol.md: ciphertexts, a sealed share a member, tag, signature."""
 
     def __init__(self, frame, server_key, members, sharing):
         self.frame, start = frame, payload_start(frame)

@@ -1,4 +1,4 @@
-"""Encrypted rounds and a query under several versions of Flower: the table of docs/porting.md.
+"""Encrypted rounds and a query under several versions of Flower: the table of docs/how-to/porting.md.
 
 ``tools/flower_versions.py 1.21.0 1.41.0`` installs each version into a folder of its own, with its own
 dependencies, and runs this file there: three rounds of four clients in one process for two schemes and both

@@ -2,7 +2,7 @@
 
 Exits non-zero when one of them found something; what it found lies in ``fuzz/artifacts/TARGET/``. With ``--minimise``
 the corpora keep what reaches code that the rest does not, and are packed into the archive that is committed. Each
-target's row in docs/testing.md is that of its last run, with how long and on which day it was.
+target's row in docs/evidence/testing.md is that of its last run, with how long and on which day it was.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def minimise(target: str) -> None:
 
 
 def rows(outcomes: list[Outcome]) -> dict[str, str]:
-    """A row for docs/testing.md by target."""
+    """A row for docs/evidence/testing.md by target."""
     today = datetime.date.today()
     made: dict[str, str] = {}
     for o in outcomes:

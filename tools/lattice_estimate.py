@@ -1,4 +1,4 @@
-"""Security estimates of the parameter sets: the figures of docs/parameters.md, by our own short model.
+"""Security estimates of the parameter sets: the figures of docs/reference/parameters.md, by our own short model.
 
 Primal uSVP attack, as Alkim et al. (New Hope, USENIX Security 2016, section 6.3) and Albrecht et al. (ASIACRYPT
 2017) model it under the geometric series assumption: BKZ with block size b finds the secret when

@@ -1,4 +1,6 @@
-"""Lists every Rust dependency's licence in docs/licences.md. With ``--check`` it fails where the page is out of date.
+"""Lists every Rust dependency's licence in docs/reference/licences.md.
+
+With ``--check`` it fails where the page is out of date.
 
 Which licences are allowed stands in deny.toml: `make deny`.
 """
@@ -11,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "licences.md"
+PAGE = ROOT / "docs" / "reference" / "licences.md"
 # The main workspace, and the TFHE baseline, which is built only where it is asked for.
 MANIFESTS = (ROOT / "Cargo.toml", ROOT / "crates" / "fedcipher-tfhe" / "Cargo.toml")
 
@@ -75,7 +77,7 @@ def main() -> int:
     text = page(crates())
     if "--check" in sys.argv:
         if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-            print("docs/licences.md is out of date; run python tools/licences.py", file=sys.stderr)
+            print("docs/reference/licences.md is out of date; run python tools/licences.py", file=sys.stderr)
             return 1
         return 0
     PAGE.write_text(text, encoding="utf-8")

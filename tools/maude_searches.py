@@ -1,7 +1,7 @@
 """The searches of tools/maude/oneshot.maude: the protocol's find nothing, those without a guard find the attack.
 
 `make maude` runs them all, and writes nothing. `--fast` leaves out the slow ones. `--page` puts the table of all into
-docs/proof.md.
+docs/evidence/proof.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "tools" / "maude" / "oneshot.maude"
-PAGE = ROOT / "docs" / "proof.md"
+PAGE = ROOT / "docs" / "evidence" / "proof.md"
 ABSENT = "maude is not on the PATH: `apt-get install maude` on Debian and Ubuntu, else https://maude.cs.illinois.edu"
 # `*** what it must find[, slow]: why`, then the search.
 SEARCH = re.compile(
@@ -89,7 +89,7 @@ def table(rows: list[str]) -> str:
 
 
 def written(rows: list[str]) -> None:
-    """Puts the table into docs/proof.md."""
+    """Puts the table into docs/evidence/proof.md."""
     begin, end = "<!-- maude -->", "<!-- /maude -->"
     old = PAGE.read_text(encoding="utf-8")
     made = f"{begin}\n{table(rows)}\n{end}"
@@ -100,7 +100,7 @@ def main() -> int:
     """Run the searches; 1 where one does not find what it must."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="without the slow ones")
-    parser.add_argument("--page", action="store_true", help="put the table of all into docs/proof.md")
+    parser.add_argument("--page", action="store_true", help="put the table of all into docs/evidence/proof.md")
     options = parser.parse_args()
     if shutil.which("maude") is None:
         print(ABSENT, file=sys.stderr)

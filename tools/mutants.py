@@ -402,8 +402,8 @@ def broken(tree: Path, mutant: Mutant) -> Generator[bool]:
 def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool = False) -> int:
     """Says what became of each mutant as it is known; 1 when one survived or no longer applies.
 
-    The table in docs/testing.md is that of ``command``, ``make X``. Where ``part`` of them were tried, all of a file or
-    those that were not caught (`chosen`), what it says of the others stays.
+    The table in docs/evidence/testing.md is that of ``command``, ``make X``. Where ``part`` of them were tried, all of
+    a file or those that were not caught (`chosen`), what it says of the others stays.
     """
     found: list[tuple[Mutant, str]] = []
     for mutant, outcome in outcomes:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 __all__ = ["section", "written"]
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "testing.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "evidence" / "testing.md"
 
 
 def section(marker: str) -> str:
-    """What stands between the two comments named ``marker`` of docs/testing.md."""
+    """What stands between the two comments named ``marker`` of docs/evidence/testing.md."""
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     return PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
 

@@ -1,4 +1,4 @@
-"""Vectors of docs/protocol.md, "`oneshot` in bytes": a round of which every frame follows from seeds.
+"""Vectors of docs/reference/protocol.md, "`oneshot` in bytes": a round of which every frame follows from seeds.
 
 python tools/protocol_vectors.py           writes tests/vectors/oneshot.json
 python tools/protocol_vectors.py --check   makes them again, and says whether they are the same

@@ -81,7 +81,7 @@ def _fitted(target: str, page: str, name: str) -> str:
     elif there.startswith("examples/"):
         goal = f"examples/{there.split('/')[1]}.md"
     elif there == RESULTS:
-        goal = "study.md"
+        goal = "evidence/study.md"
     elif path.is_dir() and there.startswith(f"{RESULTS}/"):
         report = "README.md" if (path / "README.md").exists() else "report.html"
         goal = f"{there.removeprefix('research/')}/{report}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The table of docs/release.md: what each set of features brings into this machine's wheel.
+# The table of docs/contributor/release.md: what each set of features brings into this machine's wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(mktemp -d)

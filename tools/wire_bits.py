@@ -1,4 +1,7 @@
-"""Prints levels and lanes of few bits, and what `bfv` sends for one value: the tables of docs/parameters.md."""
+"""Prints levels and lanes of few bits, and what `bfv` sends for one value.
+
+These are the tables of docs/reference/parameters.md.
+"""
 
 from __future__ import annotations
 

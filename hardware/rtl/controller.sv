@@ -1,4 +1,4 @@
-// Registers, commands and errors. docs/accelerator.md is the programmer's page.
+// Registers, commands and errors. docs/explanation/accelerator.md is the programmer's page.
 //
 // One command at a time. What goes wrong in a command ends it: the device drops what arrives and ends what it sends,
 // until CLEAR. What is refused at the bus (SLVERR) changes nothing of a command under way. Both leave a code.

@@ -16,7 +16,7 @@ N, LOG_N = 4096, 12
 LANES = (2, 4, 8, 16)
 # A model of ResNet-18's size, two 12-bit values a coefficient.
 RESNET = 11_200_000
-# Bytes of a ciphertext to the card and from it (docs/accelerator.md's streams): a and e; m; c0 of 106 bits a coefficient.
+# Bytes of a ciphertext to the card and from it (docs/explanation/accelerator.md's streams): a and e; m; c0 of 106 bits a coefficient.
 BYTES = {
     "prepare": (16 * N + N, 0),
     "encrypt": (16 * N, N * 106 // 8),
@@ -226,7 +226,7 @@ def readme(reports: Path, made_of: Callable[[str], str]) -> str:
     lines = [
         "# What the accelerator takes",
         "",
-        "Written by `make hardware` from `reports/`. [docs/accelerator.md](../../docs/accelerator.md) says how it works.",
+        "Written by `make hardware` from `reports/`. [docs/explanation/accelerator.md](../../docs/explanation/accelerator.md) says how it works.",
         *(["", EARLIER] if any(report["earlier"] for report in found.values()) else []),
         "",
         "## Targets",

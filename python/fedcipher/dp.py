@@ -27,7 +27,7 @@ Shares: h is one less than the scheme's ``min_contributions``, because a client 
 for `oneshot` ``min_contributions - corrupt_clients``. The assumption is that so many clients of a round add their noise
 and do not tell it. More clients add more noise.
 
-docs/dp.md says what this gives and what not.
+docs/explanation/dp.md says what this gives and what not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `make e2e` and `make e2e-resume` have counted: the last table of docs/scale.md.
+"""What `make e2e` and `make e2e-resume` have counted: the last table of docs/evidence/scale.md.
 
 A run's row is that of its last time on this machine; rows of others stay.
 """
@@ -24,14 +24,14 @@ def _row(made: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     """Reads the counts, and writes the table into the page."""
-    lines = re.findall(r"^\| (`.*) \|$", section("scale.md", "faults"), re.MULTILINE)
+    lines = re.findall(r"^\| (`.*) \|$", section("evidence/scale.md", "faults"), re.MULTILINE)
     rows = {row[0]: row for row in (line.split(" | ") for line in lines)}
     for path in (ROOT / "runs" / "faults").glob("*.json"):
         row = _row(json.loads(path.read_text(encoding="utf-8")))
         rows[row[0]] = row
     text = table(_HEAD, [rows[run] for run in sorted(rows)])
     print(text)
-    into_page("scale.md", "faults", f"Written by `make e2e` and `make e2e-resume`.\n\n{text}")
+    into_page("evidence/scale.md", "faults", f"Written by `make e2e` and `make e2e-resume`.\n\n{text}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`make bench-hhe`: transciphering against block-by-block evaluation; writes docs/benchmarks-hhe.md."""
+"""`make bench-hhe`: transciphering against block-by-block evaluation; writes docs/evidence/benchmarks-hhe.md."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def main() -> None:
             table(["operation", "here", "fhe.rs 0.1.1", "SEAL (TenSEAL's), same N, primes and p"], operations()),
         ]
     )
-    (ROOT / "docs" / "benchmarks-hhe.md").write_text(text + "\n", encoding="utf-8")
+    (ROOT / "docs" / "evidence" / "benchmarks-hhe.md").write_text(text + "\n", encoding="utf-8")
     print(text)
 
 

@@ -1,4 +1,7 @@
-"""How far each path is from what this machine's AES, transforms and memory allow: docs/limits.md, `make limits`."""
+"""How far each path is from what this machine's AES, transforms and memory allow.
+
+`make limits` writes docs/evidence/limits.md.
+"""
 
 from __future__ import annotations
 
@@ -228,7 +231,7 @@ def main() -> None:
     """Measure, print, and write the page's section."""
     text = report()
     print(text)
-    into_page("limits.md", "limits", text)
+    into_page("evidence/limits.md", "limits", text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`make bench-lora`: what the LoRA adapters of a 7 B model cost a client; fills the table of docs/lora.md.
+"""`make bench-lora`: what the LoRA adapters of a 7 B model cost a client; fills the table of docs/evidence/lora.md.
 
 Adapters of rank 32 on the query and value projections of 32 layers with 4096 hidden units and grouped keys of 1024,
 as in Mistral 7B: 13,631,488 values. Twenty clients, equal weights, deltas. Bytes are of whole frames. Seconds are
@@ -27,7 +27,7 @@ CLIENTS = 20
 REPEATS = 5
 CASES = [("flashe", 16), ("flashe", 12), ("flashe", 8), ("bfv", 16), ("bfv", 12), ("bfv", 8)]
 MOST_UP, MOST_SECONDS = 36e6, 0.100
-PAGE = ROOT / "docs" / "lora.md"
+PAGE = ROOT / "docs" / "evidence" / "lora.md"
 BEGIN, END = "<!-- lora -->", "<!-- /lora -->"
 
 

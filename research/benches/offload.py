@@ -1,4 +1,7 @@
-"""`make bench-offload`: the engine against the core in this process; fills its section of docs/benchmarks.md."""
+"""`make bench-offload`: the engine against the core in this process.
+
+Fills its section of docs/evidence/benchmarks.md.
+"""
 
 from __future__ import annotations
 
@@ -237,7 +240,7 @@ def main() -> None:
         ]
     )
     print(text)
-    page = ROOT / "docs" / "benchmarks.md"
+    page = ROOT / "docs" / "evidence" / "benchmarks.md"
     content = page.read_text(encoding="utf-8")
     before, _, rest = content.partition(BEGIN)
     after = rest.partition(END)[2]

@@ -1,6 +1,6 @@
 """`make bench-oneshot`: what secure aggregation without a shared key costs, with Flower's SecAgg+ in the same run.
 
-Fills its section of docs/oneshot.md.
+Fills its section of docs/explanation/oneshot.md.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ CASES: dict[str, Callable[[], dict[str, float]]] = {
 def main() -> None:
     text = report()
     print(text)
-    into_page("oneshot.md", "bench", text)
+    into_page("explanation/oneshot.md", "bench", text)
 
 
 if __name__ == "__main__":

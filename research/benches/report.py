@@ -1,4 +1,4 @@
-"""`make bench`: runs every case, prints the tables, writes docs/benchmarks.md."""
+"""`make bench`: runs every case, prints the tables, writes docs/evidence/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def bfv() -> str:
             derive_rows,
         )
         + "\n\nThe server expands no seed: a client that took c1 from it could be asked for its key bit by bit"
-        " ([security.md](security.md)), so what grows with the cohort is at the client."
+        " ([security.md](../explanation/security.md)), so what grows with the cohort is at the client."
         + "\n\n### 11 M parameters, 12 bits, 10 clients, `compact`\n\n"
         + table(["figure", "measured", "target"], large_rows)
         + f"\n\nWhat binds: a core's work; two make at most twice its rate, {2 * rates[1]:.2f} GB/s."
@@ -368,7 +368,7 @@ def main() -> None:
     ]
     text = "\n\n".join(parts) + "\n"
     (ROOT / "docs").mkdir(exist_ok=True)
-    page = ROOT / "docs" / "benchmarks.md"
+    page = ROOT / "docs" / "evidence" / "benchmarks.md"
     # The section of `make bench-offload` stays as it is.
     before = page.read_text(encoding="utf-8") if page.exists() else ""
     section = before.partition(BEGIN)[2].partition(END)[0]

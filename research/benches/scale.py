@@ -1,4 +1,4 @@
-"""Time and memory of a server against clients and values: the tables of docs/scale.md, `make scale`.
+"""Time and memory of a server against clients and values: the tables of docs/evidence/scale.md, `make scale`.
 
 The server is a process of its own that reads frames from a pipe, so that its peak of memory is its own; clients are
 made one after the other in this one. `--small` is a try of the same in a minute, and writes nothing.
@@ -297,7 +297,7 @@ def main() -> None:
     text = "\n\n".join(sections)
     print(text)
     if not small:
-        into_page("scale.md", "scale", text)
+        into_page("evidence/scale.md", "scale", text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ masked update and says that this client has dropped out is given the shares of i
 masks but the private one; that one is meant to stay. Here its seed is searched for, in a space that is made small by
 giving all but ``BITS`` of the 32 bits away; the cost of all 32 follows from the time that was measured.
 
-Vectors are made here with Flower's own functions. Fills its section of docs/secagg-compare.md.
+Vectors are made here with Flower's own functions. Fills its section of docs/explanation/secagg-compare.md.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def report() -> str:
 def main() -> None:
     text = report()
     print(text)
-    page = ROOT / "docs" / "secagg-compare.md"
+    page = ROOT / "docs" / "explanation" / "secagg-compare.md"
     old = page.read_text(encoding="utf-8")
     page.write_text(re.sub(f"{_BEGIN}.*{_END}", lambda _: f"{_BEGIN}\n\n{text}\n\n{_END}", old, flags=re.DOTALL))
 

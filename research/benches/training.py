@@ -1,5 +1,7 @@
 # pyright: basic
-"""`fedcipher train` against the same app under Flower's own FedAvg: the table of docs/training.md, `make bench-train`.
+"""`fedcipher train` against the same app under Flower's own FedAvg: `make bench-train`.
+
+Fills the table of docs/evidence/training.md.
 
 The app without encryption is `training.py bare`: the same model, data, clients and evaluation, no mod, no strategy of
 ours. Every run is a process of its own, and the runs take turns.
@@ -181,4 +183,4 @@ if __name__ == "__main__":
         bare(sys.argv[2], Path(sys.argv[3]))
     else:
         folder = Path(os.environ.get("DATA", ROOT.parent / "shared" / "data")) / "mnist"
-        into_page("training.md", "training", report(str(folder.resolve())))
+        into_page("evidence/training.md", "training", report(str(folder.resolve())))

@@ -1,4 +1,6 @@
-"""The trainings of docs/bits.md: tasks of several kinds, each run in this process by the Flower mod and strategy.
+"""The trainings of docs/explanation/bits.md: tasks of several kinds.
+
+Each is run in this process by the Flower mod and strategy.
 
 Two runs of a seed have the same clients, examples and first model, and differ by their bits.
 """

@@ -1,4 +1,4 @@
-"""Epsilon against accuracy on MNIST, and the speed of the noise: fills the table of docs/dp.md.
+"""Epsilon against accuracy on MNIST, and the speed of the noise: fills the table of docs/explanation/dp.md.
 
 Softmax regression in numpy, each update through the encryptor, aggregator and decryptor of `bfv`; `make dp-table`.
 """
@@ -21,7 +21,7 @@ from fedcipher.dp import Privacy, grid
 from numpy.typing import NDArray
 from readme_tables import filled
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "dp.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "dp.md"
 ROUNDS, DELTA, CLIP, BITS = 20, 1e-5, 1.0, 12
 STEPS, BATCH, RATE = 10, 20, 0.5
 CASES = [
@@ -133,7 +133,7 @@ def speed() -> str:
 
 
 def main() -> None:
-    """Print the table and write it into docs/dp.md."""
+    """Print the table and write it into docs/explanation/dp.md."""
     # 1,000 ledgers, synced in every round: on a disk that would be what is measured.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as state:

@@ -1,4 +1,4 @@
-"""Writes docs/published.md: a row for every table and figure of the five papers, from what has been run.
+"""Writes docs/evidence/published.md: a row for every table and figure of the five papers, from what has been run.
 
     python research/tools/published_page.py
 
@@ -28,7 +28,7 @@ from fedcipher_research.published.verdict import RULE, Outcome, judged
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "research" / "results"
-PAGE = ROOT / "docs" / "published.md"
+PAGE = ROOT / "docs" / "evidence" / "published.md"
 
 _CIFAR = "CIFAR-10 here is a class-balanced subset of 20,000 and 5,000 images"
 # Columns of tables that say what a row is of, and are no results.
@@ -263,7 +263,7 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
     compared = len({(o.published.what, o.published.value) for o in outcomes if o.here is not None})
     every = len(printed(paper, place))
     verdict = counted(outcomes) + (f"; {compared} of its {every} figures" if every else "")
-    commands = "<br>".join(f"`{run.record.command}` ([report](../research/results/{run.folder}))" for run in reached)
+    commands = "<br>".join(f"`{run.record.command}` ([report](../../research/results/{run.folder}))" for run in reached)
     commits = "<br>".join(f"`{run.record.commit}`" for run in reached)
     machines = "<br>".join(sorted({run.record.machine for run in reached}))
     return [shown, what, verdict, commands, commits, machines]

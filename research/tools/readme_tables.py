@@ -1,4 +1,7 @@
-"""Fills the tables of README.md, docs/hybrid.md and docs/study.md from what was measured; nothing is typed by hand."""
+"""Fills the tables of README.md, docs/explanation/hybrid.md and docs/evidence/study.md from what was measured.
+
+Nothing is typed by hand.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ BESIDE = ["TenSEAL CKKS encryption / ours, offline and online"]
 
 def benchmarks() -> str:
     """What `make bench` wrote; the offload engine's figures stay there, with their paths."""
-    return (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").partition("<!-- offload -->")[0]
+    return (ROOT / "docs" / "evidence" / "benchmarks.md").read_text(encoding="utf-8").partition("<!-- offload -->")[0]
 
 
 def targets() -> str:
-    """Rows of docs/benchmarks.md that have a target, and those that they are to be read beside."""
+    """Rows of docs/evidence/benchmarks.md that have a target, and those that they are to be read beside."""
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", benchmarks(), re.M)
     lines = ["| figure | measured | target |", "|---|---|---|"]
     for figure, measured, target in rows:
@@ -32,7 +35,7 @@ def targets() -> str:
 
 
 def row(first: str) -> list[str]:
-    """The cells behind the first of that row of docs/benchmarks.md."""
+    """The cells behind the first of that row of docs/evidence/benchmarks.md."""
     found = next(line for line in benchmarks().splitlines() if line.startswith(f"| {first} |"))
     return [cell.strip() for cell in found.strip("|").split("|")[1:]]
 
@@ -140,7 +143,7 @@ def digits() -> str:
     (tfhe,) = json.loads((ROOT / "research" / "results" / "tfhe-100-values" / "results.json").read_text())["results"]
     seconds = tfhe["runs"][0]["server"]["phases"]["operate"]
     lines += ["", f"`tfhe` is left out: a round of 12 updates of 100 values takes the server {seconds:.0f} s"]
-    lines[-1] += " ([report](../research/results/tfhe-100-values)), and this model has some thousand."
+    lines[-1] += " ([report](../../research/results/tfhe-100-values)), and this model has some thousand."
     return "\n".join(lines)
 
 
@@ -156,9 +159,9 @@ def main() -> None:
     text = filled(page.read_text(encoding="utf-8"), "benchmarks", targets())
     text = filled(filled(text, "lenet", lenet(), ""), "ntt", transforms(), "")
     page.write_text(filled(text, "results", results()), encoding="utf-8")
-    page = ROOT / "docs" / "hybrid.md"
+    page = ROOT / "docs" / "explanation" / "hybrid.md"
     page.write_text(filled(page.read_text(encoding="utf-8"), "hhe", hybrid()), encoding="utf-8")
-    page = ROOT / "docs" / "study.md"
+    page = ROOT / "docs" / "evidence" / "study.md"
     page.write_text(filled(page.read_text(encoding="utf-8"), "digits", digits()), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Accuracy by bits, and bits of a whole frame: the tables of docs/bits.md (`make results-bits`).
+"""Accuracy by bits, and bits of a whole frame: the tables of docs/explanation/bits.md (`make results-bits`).
 
 Each training is kept in ``research/results/bits.json`` as soon as it has ended, and is not done again. Delete a row to
 measure it anew, or the file to measure all.
@@ -23,7 +23,11 @@ from bits_tasks import REFERENCE, TASKS, Task, run
 from page import written
 from secagg import Cohort
 
-HELD, PAGE, README = ROOT / "research" / "results" / "bits.json", ROOT / "docs" / "bits.md", ROOT / "README.md"
+HELD, PAGE, README = (
+    ROOT / "research" / "results" / "bits.json",
+    ROOT / "docs" / "explanation" / "bits.md",
+    ROOT / "README.md",
+)
 VALUES, FEW = 1_200_000, 3
 FRAMES: list[tuple[str, dict[str, Any]]] = [("flashe", {}), ("bfv", {}), ("oneshot", {"members": 5})]
 LAST = 3
@@ -135,7 +139,7 @@ def cost(rows: list[dict[str, Any]]) -> str:
         f"{near_bfv:.2f} under `bfv`. With 100 clients a round it costs {far:.2f} and {far_bfv:.2f}. A float32 has 32.",
         f"In {len(found)} pairs of short runs on {tasks} tasks, accuracy at {FEW} bits ended {min(found):+.2f} to",
         f"{max(found):+.2f} points from that of the same seed at {REFERENCE} bits",
-        "([each pair](docs/bits.md#what-few-bits-cost-in-accuracy)).",
+        "([each pair](docs/explanation/bits.md#what-few-bits-cost-in-accuracy)).",
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What training loses by coding: the table of docs/bits.md (`make results-lost`).
+"""What training loses by coding: the table of docs/explanation/bits.md (`make results-lost`).
 
 A run loses 1 - <m', m> / <m, m>. m is how far the model moves in the clear, by Flower's own FedAvg in float32, and m'
 how far it moves by the same batches under a scheme. Messages go through the client mod and `SecureStrategy`, in one
@@ -43,7 +43,7 @@ from lost_workloads import Model, Workload, workloads
 from numpy.typing import NDArray
 from page import written
 
-HELD, PAGE = ROOT / "research" / "results" / "lost.json", ROOT / "docs" / "bits.md"
+HELD, PAGE = ROOT / "research" / "results" / "lost.json", ROOT / "docs" / "explanation" / "bits.md"
 BESIDE = "clear, begun 1e-6 away"
 SCHEMES = ("flashe", "bfv", "oneshot", "plain", "bfv-lib", "ckks", "pasta-bfv", "paillier")
 Bits = int | Literal["auto"]

@@ -1,11 +1,14 @@
-"""Moves what `make bench` and `make bench-hhe` wrote to docs/benchmarks-second.md, for another machine to take over."""
+"""Moves what `make bench` and `make bench-hhe` wrote to docs/evidence/benchmarks-second.md.
+
+Then another machine writes the first two pages.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "evidence"
 PARTS = {"FLASHE and BFV": "benchmarks.md", "Hybrid HE": "benchmarks-hhe.md"}
 HEAD = """# Benchmarks on a second machine
 

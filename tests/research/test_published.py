@@ -29,7 +29,7 @@ PACKAGE = ROOT / "research" / "fedcipher_research" / "published"
 PAPERS_FOLDER = Path(os.environ.get("FEDCIPHER_PAPERS", ROOT.parent / "shared" / "papers"))
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "research/results").glob("*/README.md")),
 ]
 SOURCES = sorted(
@@ -166,7 +166,7 @@ def test_an_experiment_s_own_outcomes_get_into_its_papers_row(tmp_path, monkeypa
     runs = list(page.recorded())
     _, _, verdict, command, source, machine = page.row("flashe", "Table 4", runs)
     assert (verdict, source, machine) == ("missed 1; 1 of its 81 figures", "`abc1234`", "a machine")
-    assert command == "`run it` ([report](../research/results/convergence))"
+    assert command == "`run it` ([report](../../research/results/convergence))"
     assert ("flashe", "Table 4") not in page.missing(runs) and ("flashe", "Fig. 9") in page.missing(runs)
 
 
@@ -285,7 +285,7 @@ def wrong_sections(text):
 
 
 def test_each_section_quotes_its_own_paper():
-    page = (ROOT / "docs" / "published.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "published.md").read_text()
     assert list(wrong_sections(page)) == []
     head = "| figure | published | here |\n|---|---|---|\n"
     # A figure of FLASHE's.
@@ -293,7 +293,7 @@ def test_each_section_quotes_its_own_paper():
 
 
 def test_every_single_number_is_on_the_page_in_its_papers_section():
-    page = (ROOT / "docs" / "published.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "published.md").read_text()
     given = tool("published_page")
     for section, named in by_paper(page):
         for paper in named:
@@ -397,7 +397,7 @@ def whole_history():
 
 
 def test_every_table_and_figure_has_a_row():
-    text = (ROOT / "docs" / "published.md").read_text()
+    text = (ROOT / "docs" / "evidence" / "published.md").read_text()
     extract = json.loads((PACKAGE / "published.json").read_text())
     for paper, name in PAPERS.items():
         part = text.split(f"\n## {name[0].upper()}{name[1:]}\n", 1)[1].split("\n### ")[0]
@@ -412,7 +412,7 @@ def test_every_table_and_figure_has_a_row():
 
 def test_what_has_not_been_run_is_listed_as_remaining_work():
     made = tool("published_page")
-    text = (ROOT / "docs" / "published.md").read_text()
+    text = (ROOT / "docs" / "evidence" / "published.md").read_text()
     listed = text.partition("\n## Not run yet\n")[2]
     assert text.count("| **not run** |") == sum(line.count(",") + 1 for line in listed.splitlines() if line[:1] == "*")
     assert set(made.WORDS) | set(made.ELSEWHERE) <= {(p, place) for p in PAPERS for place in published.places(p)}
@@ -420,7 +420,7 @@ def test_what_has_not_been_run_is_listed_as_remaining_work():
 
 @pytest.mark.skipif(not whole_history(), reason="the page names commits, and this is no clone with its history")
 def test_the_page_is_what_the_reports_make_it():
-    assert tool("published_page").page() == (ROOT / "docs" / "published.md").read_text(), "make published"
+    assert tool("published_page").page() == (ROOT / "docs" / "evidence" / "published.md").read_text(), "make published"
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -436,8 +436,8 @@ def test_the_tables_of_pages_are_what_the_reports_make_them():
     for page, marker, content in (
         ("README.md", "benchmarks", made.targets()),
         ("README.md", "results", made.results()),
-        ("docs/hybrid.md", "hhe", made.hybrid()),
-        ("docs/study.md", "digits", made.digits()),
+        ("docs/explanation/hybrid.md", "hhe", made.hybrid()),
+        ("docs/evidence/study.md", "digits", made.digits()),
     ):
         text = (ROOT / page).read_text()
         assert f"<!-- {marker} -->" in text

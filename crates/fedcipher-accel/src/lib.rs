@@ -2,7 +2,7 @@
 //!
 //! [`driver`] speaks to a device through a [`bus::Bus`]: registers, packets, completion. [`sim`] is the bus of the
 //! simulated device, a board's would be another. [`software`] does the same work with the core, as what a device is
-//! compared with. docs/accelerator.md is the programmer's page.
+//! compared with. docs/explanation/accelerator.md is the programmer's page.
 
 pub mod bus;
 pub mod driver;

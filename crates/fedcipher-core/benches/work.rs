@@ -1,4 +1,4 @@
-//! What transciphering one whole ciphertext consists of, and what a transform takes: a line of JSON, for docs/limits.md.
+//! What transciphering one whole ciphertext consists of, and what a transform takes: a line of JSON, for docs/evidence/limits.md.
 //! One thread where RAYON_NUM_THREADS says so.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot set up has nothing to measure")]
 

@@ -29,7 +29,7 @@ pub(crate) fn check_state(state: &Path) -> Result<()> {
     let reason = format!(
         "this is a container, and the state folder lies in {what}: it ends with the container, after which this key \
          would encrypt rounds a second time. Put it on a persistent volume (FEDCIPHER_STATE_DIR, or the engine's --state; \
-         docs/deploy.md, Kubernetes), or leave the key to an engine. {ALLOWED}=1 is for keys that end with the container"
+         docs/how-to/deploy.md, Kubernetes), or leave the key to an engine. {ALLOWED}=1 is for keys that end with the container"
     );
     Err(Error::Ledger { path: state.display().to_string(), reason })
 }

@@ -57,7 +57,9 @@ fn told(place: &Path, exposed: Exposed) -> String {
 /// What else to do where only a group of this process stands against a file or folder.
 fn trust_group(about: Option<&Metadata>) -> String {
     about.and_then(os::group_to_trust).map_or_else(String::new, |group| {
-        format!(" (where nobody but this service is in group {group}, set {TRUSTED_GROUP}={group}: docs/deploy.md)")
+        format!(
+            " (where nobody but this service is in group {group}, set {TRUSTED_GROUP}={group}: docs/how-to/deploy.md)"
+        )
     })
 }
 
@@ -66,7 +68,7 @@ fn unread(path: &Path, about: &Metadata) -> String {
     if container::in_kubernetes() {
         return format!(
             "give the Secret's volume defaultMode: 0440 and the pod an fsGroup, and set {TRUSTED_GROUP} to that group \
-             (docs/deploy.md, Kubernetes)"
+             (docs/how-to/deploy.md, Kubernetes)"
         );
     }
     format!("chmod 600 {}{}", path.display(), trust_group(Some(about)))

@@ -1,7 +1,7 @@
 //! The mathematics of Fedcipher: float update -> integers -> packed integers -> ciphertext ->
 //! frame -> homomorphic weighted sum -> frame -> integers -> float average.
 //!
-//! No Python and no network here. `docs/architecture.md` draws how the modules follow each other.
+//! No Python and no network here. `docs/explanation/architecture.md` draws how the modules follow each other.
 
 pub mod admission;
 pub mod bits;

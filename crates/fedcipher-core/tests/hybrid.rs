@@ -79,7 +79,7 @@ fn one_evaluation(variant: Variant, p: u64) {
     assert!(noise <= predicted && noise + 12 > predicted, "{noise} bits of noise, predicted {predicted}");
 }
 
-/// fhe.rs's choice for the sizes that docs/hybrid.md names: key files of either go on.
+/// fhe.rs's choice for the sizes that docs/explanation/hybrid.md names: key files of either go on.
 #[test]
 fn the_primes_are_those_of_fhe_rs() {
     for (variant, p, sizes) in [(PASTA_4, PRIMES[0], [51; 8].as_slice()), (PASTA_3, PRIMES[1], &[60; 11])] {

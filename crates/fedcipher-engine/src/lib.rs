@@ -2,7 +2,7 @@
 //!
 //! `fedcipher-engine` holds keys and talks to a training host; `fedcipher-authority` enrols devices,
 //! makes the keys of each epoch and gives every device its own. A host has [`client`] and no key.
-//! docs/offload.md draws who trusts whom.
+//! docs/how-to/offload.md draws who trusts whom.
 
 pub mod client;
 pub mod error;

@@ -26,7 +26,7 @@ __all__ = ["PHASES", "Report", "RoundResult"]
 PHASES = ("train", "offline", "encode", "encrypt", "decrypt")
 """What a client's seconds are counted under; ``offline`` is what needs no data and runs while the client trains."""
 _METRICS = ("accuracy", "loss", "precision", "recall", "f1")
-# Noise over clip: at 3 a model of docs/dp.md still learns, at 23 hardly.
+# Noise over clip: at 3 a model of docs/explanation/dp.md still learns, at 23 hardly.
 _DROWNED = 5
 _CYCLES = {
     "prepare_cycles": "preparation",

@@ -53,7 +53,7 @@ def _policy(options: argparse.Namespace, _: list[str]) -> int:
     show(f"{place}: {'in force' if found else 'not there, so the default is in force'} ({POLICY_FILE} names another)")
     print(json.dumps(policy.to_values(), indent=2))
     if not found:
-        show("`fedcipher policy --write` makes the file; docs/policy.md says what each line allows")
+        show("`fedcipher policy --write` makes the file; docs/how-to/policy.md says what each line allows")
     return 0
 
 
@@ -66,7 +66,7 @@ def _write(place: Path) -> None:
         raise ParameterError(f"{place} exists: change it with an editor; `fedcipher policy` shows it") from None
     except OSError as error:
         raise ParameterError(f"the policy cannot be written: {refusal(error, place)}") from error
-    show(f"{place}: the default policy; docs/policy.md says what each line allows")
+    show(f"{place}: the default policy; docs/how-to/policy.md says what each line allows")
 
 
 def _charter(options: argparse.Namespace, _: list[str]) -> int:

@@ -1,7 +1,7 @@
 """A SuperLink and SuperNodes that know each other by keys, each a process of its own, in one folder.
 
-What a deployment on several machines has (docs/deploy.md), on one: nothing here is another transport or another engine
-than Flower's own. Other users of the machine reach the ports, and nothing behind them: see `programs`.
+What a deployment on several machines has (docs/how-to/deploy.md), on one: nothing here is another transport or
+another engine than Flower's own. Other users of the machine reach the ports, and nothing behind them: see `programs`.
 """
 
 from __future__ import annotations

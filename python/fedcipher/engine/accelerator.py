@@ -1,4 +1,7 @@
-"""FedBit's accelerator behind an engine: whether it can be had, and what it has done (docs/accelerator.md)."""
+"""FedBit's accelerator behind an engine: whether it can be had, and what it has done.
+
+docs/explanation/accelerator.md says how it works.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Messages between a run's server and its clients, apart from whatever carries them.
 
 A message has named records, as Flower's messages have: arrays, settings or metrics. An adapter carries them either
-record by record, or as the bytes of `Message.to_bytes`. docs/protocol.md lists the records and their fields.
+record by record, or as the bytes of `Message.to_bytes`. docs/reference/protocol.md lists the records and their fields.
 """
 
 from __future__ import annotations

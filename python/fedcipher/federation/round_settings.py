@@ -1,7 +1,7 @@
 """What a server writes into every message of a round, and a client reads back.
 
 Nothing of it can change what is computed from private data: the charter says that, and its digest is in every tag.
-docs/protocol.md has a row for each field.
+docs/reference/protocol.md has a row for each field.
 """
 
 from __future__ import annotations

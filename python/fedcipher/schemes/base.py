@@ -373,7 +373,7 @@ class Decryptor(ABC):
     may be several, without a client in common; every group of clients that are in the same sums of the memory must
     have ``min_contributions`` clients. What was opened is remembered in `state_dir`: memories whose id begins with
     byte 1 for ever, others until their last round is 256 numbers old. Rounds as old as that are then refused
-    (docs/security.md, "Which sums may exist").
+    (docs/explanation/security.md, "Which sums may exist").
     """
 
     def __reduce__(self) -> NoReturn:

@@ -14,9 +14,9 @@ class Bfv(NativeScheme):
     """Symmetric additive BFV: only c0 and a 32-byte seed travel, up and down.
 
     Withstands eavesdroppers and a server without a key, also one that cheats, under ring-LWE at 128 bits
-    (docs/parameters.md has the models) and HMAC-SHA256 as a PRF. Clients derive c1 from the cohort's seeds, and tags
-    cover the noise: a server that chose c1, or that saw which changes still open, would learn of the key. One client
-    that colludes with the server opens every update: one secret key.
+    (docs/reference/parameters.md has the models) and HMAC-SHA256 as a PRF. Clients derive c1 from the cohort's seeds,
+    and tags cover the noise: a server that chose c1, or that saw which changes still open, would learn of the key. One
+    client that colludes with the server opens every update: one secret key.
 
     Parameters
     ----------

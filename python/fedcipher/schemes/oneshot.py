@@ -33,12 +33,13 @@ class Oneshot(NativeScheme):
 
     Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt_clients`` clients and
     ``corrupt_members`` members of the committee. Attacks that succeed, by parties that are made up and by a model that
-    is made to stand still, are in docs/oneshot.md, with what to do meanwhile. Members delete the keys that shares are
-    sealed to, so that recorded updates stay closed later. One message a client a round; whoever drops out costs
+    is made to stand still, are in docs/explanation/oneshot.md, with what to do meanwhile. Members delete the keys that
+    shares are sealed to, so that recorded updates stay closed later. One message a client a round;
+    whoever drops out costs
     nothing, and ``members - threshold - pack + 1`` members may be away. A client that lies spoils a round.
-    Assumptions: ring-LWE at 128 bits with sums of secrets and errors shown (Hint-RLWE, docs/parameters.md), X-Wing,
-    Ed25519 or ML-DSA-65; for the sum to be the named clients', HMAC-SHA256 and that no client gives the server the
-    cohort's secret for tags.
+    Assumptions: ring-LWE at 128 bits with sums of secrets and errors shown (Hint-RLWE, docs/reference/parameters.md),
+    X-Wing, Ed25519 or ML-DSA-65; for the sum to be the named clients', HMAC-SHA256 and that no client gives the server
+    the cohort's secret for tags.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ class Oneshot(NativeScheme):
         summary="ring-LWE with a fresh key a client and round, shared with a committee; nobody holds a key",
         withstands="a server that cheats, also together with up to `corrupt_clients` clients and"
         " `corrupt_members` members; eavesdroppers;"
-        " with the exceptions of docs/oneshot.md",
+        " with the exceptions of docs/explanation/oneshot.md",
         broken_by="more than `corrupt_members` members of the committee together with the server",
         cost="`bfv` and a share a member: 20 to 30 kB and a millisecond or two a client and round, whatever the model",
         source="LERNA, Willow, OPA, Flamingo",

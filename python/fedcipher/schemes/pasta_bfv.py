@@ -17,8 +17,8 @@ class PastaBfv(NativeScheme):
 
     Withstands eavesdroppers and a server without a key, under the security of PASTA, ring-LWE at 128 bits and
     HMAC-SHA256 as a PRF. Also from a server that cheats clients open only genuine sums, but it may get a bit of the
-    key a round and client (docs/security.md). One client that colludes with the server opens every update: the BFV
-    secret is shared. The server multiplies by the weights, so a client's upload does not depend on its weight.
+    key a round and client (docs/explanation/security.md). One client that colludes with the server opens every update:
+    the BFV secret is shared. The server multiplies by the weights, so a client's upload does not depend on its weight.
 
     Parameters
     ----------
@@ -34,7 +34,8 @@ class PastaBfv(NativeScheme):
     info = SchemeInfo(
         summary="PASTA stream cipher on the client, transciphered into BFV on the server",
         withstands="a server without a key, eavesdroppers; false sums of a server that cheats"
-        " (of R that it tries a client tells at most log2(R + 1) bits of the key in an epoch: docs/security.md)",
+        " (of R that it tries a client tells at most log2(R + 1) bits of the key in an epoch:"
+        " docs/explanation/security.md)",
         broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="17 or 33 bits a value up, from 108 down; the server evaluates a circuit per 8192 values",
         source="PASTA, ePrint 2021/731; hybrid HE",

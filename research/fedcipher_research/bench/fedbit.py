@@ -107,7 +107,7 @@ def fedbit_table1() -> Preset:
         [
             "an FPGA at the clients there, two cores of a processor here",
             "both send one value of c0 a coefficient; of c1 ours sends the seed, FedBit the whole",
-            "what ours does ahead of the data in an application (docs/benchmarks.md) is counted here",
+            "what ours does ahead of the data in an application (docs/evidence/benchmarks.md) is counted here",
             f"{_CLIENTS} clients are added here; five of ten are in a round there",
             "the paper's speed-ups and savings are over baselines of other machines, models and data splits",
             "the savings hang on what stands for BatchCrypt: Paillier packed sends far less than BatchCrypt is printed "

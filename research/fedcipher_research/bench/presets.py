@@ -203,7 +203,8 @@ def _hhe_table() -> Preset:
         [
             "the study does not name PASTA's variant; PASTA-4 here",
             "no bytes are printed in the study, only ratios",
-            "transciphering here covers all blocks at once (docs/hybrid.md); the server's figure includes the addition",
+            "transciphering here covers all blocks at once (docs/explanation/hybrid.md); the server's figure"
+            " includes the addition",
         ],
         [
             Case(pasta, "pasta-bfv", 8000, clients, sums=sums, bits=8),

@@ -1,6 +1,6 @@
 """Outcomes of an experiment on disk, with what it takes to run it again: `outcomes.json` beside its report.
 
-A study that is no preset of `fedcipher bench` writes its own; docs/published.md is made of all of them.
+A study that is no preset of `fedcipher bench` writes its own; docs/evidence/published.md is made of all of them.
 """
 
 from __future__ import annotations

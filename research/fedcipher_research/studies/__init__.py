@@ -1,6 +1,6 @@
 """Published experiments that are no cases of `fedcipher_research.bench.presets`, each a function that measures one.
 
-`fedcipher-research bench NAME` runs one and writes its report; docs/published.md is made of their outcomes.
+`fedcipher-research bench NAME` runs one and writes its report; docs/evidence/published.md is made of their outcomes.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ __all__ = ["accelerator_seconds", "run"]
 
 _PAPER, _PLACE = "fedbit", "Fig. 7"
 _BITS = 12
-# Of the accelerator's reports: no timing report gives one, docs/accelerator.md.
+# Of the accelerator's reports: no timing report gives one, docs/explanation/accelerator.md.
 _CLOCK = 125e6
 CYCLES = Path("hardware") / "synth" / "reports" / "cycles_p8.json"
 

@@ -222,7 +222,7 @@ def _ahead(asked: Asked, found: Findings) -> None:
     found.notes += [
         f"encryption: the least of {_TURNS}. Masks: what the kernel takes with two a value over what it takes with "
         "none; two a value are also all that is left to take off where nobody has dropped out",
-        "Fedcipher makes no masks ahead: docs/architecture.md says why",
+        "Fedcipher makes no masks ahead: docs/explanation/architecture.md says why",
     ]
     printed = figure(_PAPER, "Fig. 13", "en-/decryption left, at most")
     doubts = (doubt(_PAPER, "En-/decryption at most 0.8 s"),)

@@ -1,4 +1,4 @@
-//! Where in the circuit primes go, and how much noise is left at its end: docs/hybrid.md has the measurements.
+//! Where in the circuit primes go, and how much noise is left at its end: docs/explanation/hybrid.md has the measurements.
 
 use super::cipher::Variant;
 use super::field::Field;

@@ -51,7 +51,7 @@ fn once<T>(lock: &OnceLock<Arc<T>>, make: impl FnOnce() -> Result<T>) -> Result<
 }
 
 impl Context {
-    /// N and the primes' bits, special prime included, for 128 bits under every model of docs/parameters.md:
+    /// N and the primes' bits, special prime included, for 128 bits under every model of docs/reference/parameters.md:
     /// at N = 16384 that would be 432 bits, and narrow ones are what AVX-512 multiplies best (`ring::narrow`); 33-bit p
     /// needs N = 32768.
     pub fn new(variant: Variant, field: Field) -> Result<Self> {

@@ -2,7 +2,7 @@
 //!
 //! Upload: one field element a value, 17 or 33 bits. A client's PASTA key travels once a key epoch,
 //! encrypted under the cohort's BFV key. Download: BFV ciphertexts switched to one or two primes.
-//! Withstands a server without a key (docs/security.md); the BFV secret is shared, so one client that colludes with
+//! Withstands a server without a key (docs/explanation/security.md); the BFV secret is shared, so one client that colludes with
 //! the server opens every update.
 
 use super::aggregate::PastaAggregator;
@@ -79,7 +79,7 @@ pub fn parsed<T>(what: &str, parse: impl FnOnce() -> fhe::Result<T>) -> Result<T
         .map_err(|e| Error::frame(format!("{what} is malformed: {e}")))
 }
 
-/// Most noise bits of a transciphered ciphertext, from `docs/hybrid.md`; a test holds them to measurement.
+/// Most noise bits of a transciphered ciphertext, from `docs/explanation/hybrid.md`; a test holds them to measurement.
 #[must_use]
 pub fn predicted_noise(variant: Variant, field: Field) -> u32 {
     super::budget::Plan::of(variant, field).noise

@@ -11,7 +11,7 @@ use multiversion::multiversion;
 use zeroize::Zeroizing;
 
 /// Largest modulus in bits for 128-bit security with a ternary secret under every attack and cost model of
-/// docs/parameters.md, the lattice estimator's default (MATZOV, 2022) included. The HomomorphicEncryption.org
+/// docs/reference/parameters.md, the lattice estimator's default (MATZOV, 2022) included. The HomomorphicEncryption.org
 /// standard (2018, table 1) has 54 and 109: 126 and 125 bits under that model.
 pub fn max_log_q(n: usize) -> Option<u32> {
     match n {

@@ -198,7 +198,8 @@ class _Asked:
         told: dict[str, Any] = {"digest": model.context}
         if model.unopened:
             # Whether a tag is right depends on no private value, unless whoever altered the sum has the cohort's key.
-            # Under `oneshot` that party then learns whether the altered sum is in range (docs/proof.md, theorem 2).
+            # Under `oneshot` that party then learns whether the altered sum is in range
+            # (docs/evidence/proof.md, theorem 2).
             told["unopened"] = model.unopened
         content: Content = {
             charter.record: wire_record({UPDATE: frame}),

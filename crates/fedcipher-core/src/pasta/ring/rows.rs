@@ -67,7 +67,7 @@ impl Reducer {
     }
 }
 
-/// What an evaluation consists of: `docs/limits.md` says what it would take at these alone.
+/// What an evaluation consists of: `docs/evidence/limits.md` says what it would take at these alone.
 #[cfg(feature = "count")]
 pub mod counted {
     use std::sync::atomic::{AtomicU64, Ordering};
