@@ -15,6 +15,7 @@ import tomli
 from fedcipher import Codec, cli
 from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.federation.ranges import exponent_of, power_of
+from fedcipher.schemes import DEFAULT_SCHEME
 from flower_harness import LocalGrid
 from flwr.app import Context, RecordDict
 
@@ -23,6 +24,9 @@ CLIENTS = 3
 BITS = 16
 # From the second round on, of updates whose largest value is below one.
 STEP = 2 * 1.0 / (2**BITS - 2)
+# One client more than train: its key is the opener.
+COHORT = ["--clients", str(CLIENTS + 1), "--per-round", str(CLIENTS)]
+READER = f"client-{CLIENTS}.key"
 
 SAVED = {
     "quickstart-numpy": "final_model.npz",
@@ -49,9 +53,9 @@ def encrypted(name, folder):
     return app
 
 
-def keys_for(name, folder, scheme="flashe"):
+def keys_for(name, folder, scheme=DEFAULT_SCHEME):
     keys = Path(folder) / f"keys-{name}"
-    arguments = ["--scheme", scheme, "--bits", str(BITS), "--clients", str(CLIENTS), *KEYGEN.get(name, ["--equal"])]
+    arguments = ["--scheme", scheme, "--bits", str(BITS), *COHORT, *KEYGEN.get(name, ["--equal"])]
     assert cli.main(["keygen", *arguments, "--out", str(keys)]) == 0
     return keys
 
@@ -61,7 +65,7 @@ def settings(name, keys, folder):
     made = {"fedcipher-keys": str(keys)}
     if name == "quickstart-numpy":
         return {**made, "fedcipher-out": str(Path(folder) / "model.run")}
-    return {**made, "fedcipher-opener": str(keys / "client-0.key")}
+    return {**made, "fedcipher-opener": str(keys / READER)}
 
 
 def arrays_of(path):
@@ -155,7 +159,7 @@ def run(app, folder, monkeypatch, clients=CLIENTS, **config):
     monkeypatch.setattr(SecureStrategy, "start", noted)
     with imported(app) as (client_app, server_app, defaults):
         run_config = {**flat(defaults), **config}
-        grid = LocalGrid(client_app, clients, config.get("fedcipher-keys", ""))
+        grid = LocalGrid(client_app, clients, run_config.get("fedcipher-keys", ""))
         grid.run_config.update(run_config)
         grid.strategies = started
         context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=run_config)

@@ -11,6 +11,7 @@ import pytest
 from fedcipher import cli, errors, keys
 from fedcipher._files import refuse_to_replace
 from fedcipher.adapters.flower import SecureStrategy, open_run
+from fedcipher.cli.program import check_output
 from flower_harness import LocalGrid, make_app, record
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
@@ -156,7 +157,7 @@ def commands_with_outputs(parser, line=()):
         yield " ".join(line), [action for action in found if action.dest != "out"]
 
 
-OUTPUTS = list(commands_with_outputs(cli._parser()))
+OUTPUTS = list(commands_with_outputs(cli.parser()))
 INPUTS = [pytest.param(a, id=f"{line} {a.dest}") for line, inputs in OUTPUTS for a in inputs]
 
 
@@ -172,9 +173,9 @@ def test_no_command_writes_to_a_file_that_it_is_to_read(tmp_path, action):
     several = action.nargs in ("*", "+")
     options = argparse.Namespace(out=given, **{action.dest: [tmp_path / "other", given] if several else given})
     with pytest.raises(errors.ParameterError, match="would replace what is read from"):
-        cli._check_output(options)
+        check_output(options)
     options.out = tmp_path / "new"
-    cli._check_output(options)
+    check_output(options)
 
 
 def test_an_output_is_compared_with_files_and_not_with_their_names(tmp_path):

@@ -58,7 +58,7 @@ def test_a_clip_range_is_a_positive_number(capsys, tmp_path, clip):
     ],
 )
 def test_a_setting_that_no_scheme_has_is_explained(capsys, setting, advice):
-    assert advice in refused(capsys, "spec", "--per-round", 4, "--set", setting)
+    assert advice in refused(capsys, "spec", "--per-round", 4, "--scheme", "flashe", "--set", setting)
 
 
 @pytest.mark.parametrize("link", ["0", "-1", "nan"])

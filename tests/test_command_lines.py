@@ -349,7 +349,7 @@ def test_no_command_line_drawn_at_random_ends_in_a_traceback_or_hangs(base, tmp_
     statuses = set()
     for k in range(LINES):
         names = {"{R}": str(base), "{N}": str(tmp_path / f"new-{k}")}
-        line = drawn(cli._parser(), draw)
+        line = drawn(cli.parser(), draw)
         for name, path in names.items():
             line = [word.replace(name, path) for word in line]
         # A line that hangs shows where, and ends the tests.

@@ -129,8 +129,7 @@ def test_a_client_behind_an_engine_seals_to_the_newest_prekeys_whatever_its_host
         with pytest.raises(errors.PrekeyError) as refused:
             client.take_prekeys([*old, new[0][:-1], b""])
         assert (
-            str(refused.value).count("it is old") == len(old)
-            and str(refused.value).count("refused:") == len(old) + 2
+            str(refused.value).count("it is old") == len(old) and str(refused.value).count("refused:") == len(old) + 2
         )
         (why,) = client.take_prekeys([*new, b""])
         assert "shorter than any frame" in why

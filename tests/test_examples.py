@@ -17,15 +17,15 @@ CLIENTS = 4
 
 
 def trained(name, tmp_path, monkeypatch, *needs, **config):
-    """Run an example; the grid that saw all its messages."""
+    """Run an example with the keys that its README makes, and its own settings; the grid that saw all its messages."""
     for package in needs:
         pytest.importorskip(
             package, reason=f"{package} is not installed; examples/{name}/README.md says what is needed"
         )
-    keys = tmp_path / "keys"
-    assert cli.main(["keygen", "--scheme", "flashe", "--clients", str(CLIENTS), "--equal", "--out", str(keys)]) == 0
-    places = {"fedcipher-keys": str(keys), "fedcipher-opener": str(keys / "client-0.key")}
-    grid = example_apps.run(EXAMPLES / name, tmp_path / "out", monkeypatch, CLIENTS, **places, **config)
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    (line,) = re.findall(r"^fedcipher (keygen .*)$", (EXAMPLES / name / "README.md").read_text(), re.MULTILINE)
+    assert cli.main(line.split()) == 0
+    grid = example_apps.run(EXAMPLES / name, tmp_path / "out", monkeypatch, CLIENTS, **config)
     refused = [reply.error.reason for _, reply in grid.received if reply.has_error()]
     assert not refused
     return grid
@@ -61,12 +61,12 @@ def test_an_example_learns(name, needs, least, tmp_path, monkeypatch):
 
 
 def test_the_pytorch_example_learns(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
     grid = trained("pytorch", tmp_path, monkeypatch, "torch")
-    model = open_run(next((tmp_path / ".fedcipher" / "runs").iterdir()), tmp_path / "keys" / "client-1.key")
+    keys = tmp_path / "home" / "keys" / "fedcipher-pytorch"
+    model = open_run(next((tmp_path / "home" / "runs").iterdir()), keys / "client-1.key")
     nothing_but_first_arrays_in_the_clear(grid, list(model))
     assert not any(made.metrics for made in grid.strategies[0].rounds)
-    assert evaluations(grid, "accuracy", tmp_path / "keys" / "client-2.key")[-1] > 0.8
+    assert evaluations(grid, "accuracy", keys / "client-2.key")[-1] > 0.8
 
 
 def test_lora_adapters_learn_a_text_and_nothing_else_travels(tmp_path, monkeypatch):

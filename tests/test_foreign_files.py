@@ -42,8 +42,8 @@ OPENERS = {
     ("bench/groups.py", "(folder / 'cpu.stat').read_text"): KERNEL,
     ("engine/accelerator.py", "direct.open(f'http"): "an engine's page",
     ("bench/sampler.py", "Path(path).write_text"): RESULTS,
-    ("cli.py", "os.open(os.devnull"): NULL,
-    ("cli.py", "open(os.devnull"): NULL,
+    ("cli/program.py", "os.open(os.devnull"): NULL,
+    ("cli/program.py", "open(os.devnull"): NULL,
     ("cluster/certificates.py", "(folder / 'ca.crt').write_bytes"): NEW,
     ("cluster/certificates.py", "(folder / 'link.crt').write_bytes"): NEW,
     ("cluster/certificates.py", "public.write_bytes"): NEW,
@@ -78,9 +78,8 @@ OPEN_OF = {"decryptor", "self", "self._run.model", "session", "opener", "model",
 """What has an ``open`` that decrypts."""
 PRINTS = {
     ("foreign_text.py", "print(quoted(line, MAX_LINE)"): "the helper",
-    ("cli.py", "print(name)"): "names of our schemes",
-    ("cli.py", "print(json.dumps("): "JSON for a program, in ASCII",
-    ("federation/commands.py", "print(json.dumps("): "JSON for a program, in ASCII",
+    ("cli/schemes.py", "print(json.dumps("): "JSON for a program, in ASCII",
+    ("cli/sites.py", "print(json.dumps("): "JSON for a program, in ASCII",
     ("_signals.py", "print(f'fedcipher: {self}'"): "the name of a signal",
 }
 LOGGERS = {
@@ -89,7 +88,7 @@ LOGGERS = {
     ("app/client_app.py", "logging.getLogger('fedcipher.federation')"): "its handler is set",
     ("federation/server/mean_check.py", "logging.getLogger(name)"): "its level is set",
 }
-TOOLS = ("bench/",)
+TOOLS = ("bench/", "cli/measure.py")
 """Of whoever measures: what they print is their own."""
 
 

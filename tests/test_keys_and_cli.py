@@ -83,7 +83,7 @@ def test_keygen_asks_how_clients_weigh_and_where_keys_go(tmp_path, capsys, monke
     assert "--examples --equal" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["keygen", "--clients", "2", "--equal"])
-    assert "--out --name" in capsys.readouterr().err
+    assert "--name --out" in capsys.readouterr().err
     assert cli.main(["keygen", "--clients", "2", "--examples", "800", "--name", "app"]) == 0
     found = FileKeys("app")
     assert found.examples_per_weight == 800 and found.scheme.max_weight == 1

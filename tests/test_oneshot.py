@@ -257,7 +257,7 @@ def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
     options = [
         "--equal",
         *members,
-        "--silent",
+        "--no-updates",
         "dot",
         "--set",
         "corrupt_clients=0",
@@ -384,7 +384,7 @@ def test_attack_27_a_roster_with_an_exchanged_member_has_another_fingerprint(tmp
     evil = cards_of(["cid"], tmp_path / "evil")
     others = [
         a_roster([*cards[:2], *evil, cards[3]], tmp_path / "exchanged"),
-        a_roster(cards, tmp_path / "blind", blind=["ada"]),
+        a_roster(cards, tmp_path / "blind", no_decrypt=["ada"]),
         a_roster(cards, tmp_path / "epoch", epoch=2),
         a_roster(cards, tmp_path / "again"),
     ]
@@ -421,7 +421,7 @@ def test_rosters_that_nobody_should_join_are_named(tmp_path):
                 a_roster(cards, tmp_path / why / "r")
         else:
             with pytest.raises(errors.ParameterError, match="2 clients and a sum needs 3"):
-                a_roster(cards, tmp_path / "r", silent=["ada"])
+                a_roster(cards, tmp_path / "r", no_updates=["ada"])
 
 
 def test_a_roster_is_checked_by_everybody_who_has_it(tmp_path, capsys):

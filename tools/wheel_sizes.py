@@ -1,4 +1,7 @@
-"""The table of docs/contributor/release.md: what each wheel of a folder consists of, ``wheel_sizes.py dist``, in MB as packed."""
+"""What each wheel of a folder consists of, in MB as packed: ``wheel_sizes.py dist``.
+
+It prints the table of docs/contributor/release.md.
+"""
 
 from __future__ import annotations
 

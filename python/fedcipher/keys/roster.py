@@ -272,26 +272,26 @@ def make(
     out: str | Path,
     *,
     members: Iterable[str],
-    silent: Iterable[str] = (),
-    blind: Iterable[str] = (),
+    no_updates: Iterable[str] = (),
+    no_decrypt: Iterable[str] = (),
     epoch: int = 1,
     examples_per_weight: float = 0.0,
 ) -> tuple[Path, Listed]:
     """The roster of these parties, numbered by name, as the server's key file ``out``; and who is in it.
 
-    ``members`` names the committee, ``silent`` who sends no updates, ``blind`` who opens no aggregates. Raises
-    `ParameterError`, `KeyFormatError`, and `UnsupportedError` where the scheme has no roster.
+    ``members`` names the committee, ``no_updates`` the parties that send none, ``no_decrypt`` those that open no sums.
+    Raises `ParameterError`, `KeyFormatError`, and `UnsupportedError` where the scheme has no roster.
     """
-    members, silent, blind = set(members), set(silent), set(blind)
+    members, no_updates, no_decrypt = set(members), set(no_updates), set(no_decrypt)
     read = sorted(read_card(path) for path in cards)
-    unknown = sorted((members | silent | blind) - {name for name, *_ in read})
+    unknown = sorted((members | no_updates | no_decrypt) - {name for name, *_ in read})
     if unknown:
         raise ParameterError(
             f"no card of {', '.join(unknown)}; the cards are of {', '.join(name for name, *_ in read)}"
         )
 
     def party(number: int, name: str) -> Party:
-        return Party(number, name, client=name not in silent, member=name in members, reader=name not in blind)
+        return Party(number, name, client=name not in no_updates, member=name in members, reader=name not in no_decrypt)
 
     listed = roster([Card(party(k, name), *keys) for k, (name, *keys) in enumerate(read)])
     key = _committee_of(scheme).roster_key(listed, epoch=epoch)

@@ -26,6 +26,7 @@ from fedcipher.schemes.registry import register, scheme_class, scheme_names
 from fedcipher.schemes.workers import PartedSum, Parts, Workers
 
 __all__ = [
+    "DEFAULT_SCHEME",
     "Aggregator",
     "Committee",
     "CommitteeRound",
@@ -49,6 +50,10 @@ __all__ = [
     "scheme_class",
     "scheme_names",
 ]
+
+
+DEFAULT_SCHEME = "bfv"
+"""The scheme of commands, examples and pages, where nothing speaks for another."""
 
 
 def following_bits(name: str) -> int | Literal["auto"]:

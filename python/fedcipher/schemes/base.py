@@ -105,7 +105,9 @@ class SchemeInfo:
     """The Cargo feature that its kernel needs, where not every build has it."""
     post_quantum: bool = True
     hides: bool = True
-    """False for what only compares."""
+    """False for what leaves updates in the clear."""
+    baseline: bool = False
+    """Whether it is there to be measured beside others, and for nothing else."""
     widths: bool = False
     """Whether values of fewer bits have narrower lanes, where a codec has several."""
     committee: bool = False

@@ -22,6 +22,7 @@ class Plain(NativeScheme):
         cost="1.00x up and down",
         source="yardstick",
         hides=False,
+        baseline=True,
         widths=True,
     )
 

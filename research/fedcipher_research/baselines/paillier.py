@@ -44,6 +44,7 @@ class Paillier(LibraryScheme):
         "quantum computers",
         cost="about 2x batched, about 200x without packing; milliseconds a ciphertext",
         source="Paillier 1999; BatchCrypt",
+        baseline=True,
         packages=("phe", "gmpy2"),
         install=INSTALL,
         post_quantum=False,

@@ -45,6 +45,7 @@ class BfvLib(LibraryScheme):
         broken_by=_BROKEN_BY,
         cost="about 13x up and down",
         source="BFV; SEAL",
+        baseline=True,
         packages=("tenseal", "gmpy2"),
         install=INSTALL,
     )
@@ -81,6 +82,7 @@ class Ckks(LibraryScheme):
         broken_by=f"{_BROKEN_BY}; decrypted sums shown to the server",
         cost="about 34x up and down",
         source="CKKS; SEAL",
+        baseline=True,
         packages=("tenseal",),
         install=INSTALL,
     )

@@ -31,6 +31,7 @@ class Tfhe(LibraryScheme):
         broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
         cost="about 160x up, 74,000x down; bootstrappings on the server",
         source="TFHE; tfhe-rs",
+        baseline=True,
         packages=("fedcipher_tfhe",),
         install="in a checkout of Fedcipher: make tfhe",
     )

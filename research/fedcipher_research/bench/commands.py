@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from fedcipher._files import writable_folder
 from fedcipher.bench import results
 from fedcipher.bench.case import Case
-from fedcipher.bench.commands import cases_of_round, link_of, measure, measuring_options, out_folder
 from fedcipher.bench.groups import Limits
 from fedcipher.bench.study import Study
+from fedcipher.cli.measure import add_measuring, cases_of_round, link_of, measure, out_folder
+from fedcipher.cli.parser import Parser
 from fedcipher.errors import ParameterError
 
 from fedcipher_research._optional import require
@@ -24,20 +24,22 @@ from fedcipher_research.studies import study_names
 __all__ = ["add_bench"]
 
 
-def add_bench(commands: Any) -> None:
-    """Adds `bench` to the parser's commands."""
-    bench: argparse.ArgumentParser = commands.add_parser(
-        "bench",
-        help="measure schemes in a client and a server process",
-        description="A preset or a study lays published figures beside measured ones; `round` measures what you ask "
-        "for; `serve` is the server's side for --server; `report` draws an earlier results.json again.",
+def add_bench(parser: Parser) -> None:
+    """Adds its options."""
+    parser.description = (
+        "A preset or a study lays published figures beside measured ones; `round` measures what you ask for; `serve` "
+        "is the server's side for --server; `report` draws an earlier results.json again."
     )
-    bench.add_argument("what", choices=[*preset_names(), *study_names(), "round", "serve", "report"])
-    bench.add_argument(
+    parser.add_argument(
+        "what", choices=[*preset_names(), *study_names(), "round", "serve", "report"], help="what to measure, or to do"
+    )
+    add_measuring(parser)
+    data = parser.add_argument_group("data")
+    data.add_argument(
         "--data-dir", default="", help="studies that train: a folder with one of each data set, as mnist and cifar10"
     )
-    measuring_options(bench)
-    bench.set_defaults(run=_bench)
+    parser.example("round --runs 3 --schemes bfv,paillier", "report --out runs/bench-round")
+    parser.set_defaults(run=_bench)
 
 
 def _bench(options: argparse.Namespace, arguments: list[str]) -> int:

@@ -66,12 +66,12 @@ class EncryptedSum:
 
         Under a scheme with privacy they are floats with the noise that `noise` tells.
 
-        ``opener`` is the path of a client's key file, or a `Decryptor` (of an engine, say) and its ``scheme``. What it
-        opens is checked to be the sum of the answers of ``clients`` to this very query. Raises what `Decryptor.open`
-        raises, and `StrategyError` where no client's app has answered.
+        ``opener`` is the path of a client's key file (``~`` is the home folder), or a `Decryptor` (of an engine, say)
+        and its ``scheme``. What it opens is checked to be the sum of the answers of ``clients`` to this very query.
+        Raises what `Decryptor.open` raises, and `StrategyError` where no client's app has answered.
         """
         if isinstance(opener, (str, Path)):
-            scheme, key = load_client(opener)
+            scheme, key = load_client(Path(opener).expanduser())
             opener = scheme.decryptor(key)
         if scheme is None:
             raise ParameterError("a Decryptor does not say of which scheme it is: pass scheme=... beside it")

@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fedcipher._files import make_private_folder, refusal
+from fedcipher.cli.parser import Parser
 from fedcipher.errors import CharterError, ParameterError
 from fedcipher.federation.policy import POLICY_FILE, Policy, load_policy, policy_place
 from fedcipher.foreign_text import show
 from fedcipher.keys.roster import read_identity
-from fedcipher.keys.store import home, write_new
+from fedcipher.keys.store import home, locate_run, write_new
 
-__all__ = ["add_commands"]
+__all__ = ["add_charter", "add_policy"]
 
 
-def add_commands(commands: Any, run_folder: Callable[[Path], Path]) -> None:
-    """Adds both to the parser's; what finds a run by its name is the caller's."""
-    policy = commands.add_parser("policy", help="show what this site allows runs to do with its data")
-    policy.add_argument("--write", action="store_true", help="make the file, with the default in it, to be changed")
-    policy.set_defaults(run=_policy)
-    charter = commands.add_parser("charter", help="print a run's charter and its digest, to compare and to list")
-    charter.add_argument("folder", type=Path, metavar="RUN", help="the folder of SecureStrategy(out=...), or its name")
-    charter.add_argument(
+def add_policy(parser: Parser) -> None:
+    """Adds its options."""
+    group = parser.add_argument_group("file")
+    group.add_argument("--write", action="store_true", help="make the file, with the default in it, to be changed")
+    parser.example("", "--write")
+    parser.set_defaults(run=_policy)
+
+
+def add_charter(parser: Parser) -> None:
+    """Adds its options."""
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of SecureStrategy(out=...), or its name")
+    sign = parser.add_argument_group("signature")
+    sign.add_argument(
         "--sign", type=Path, metavar="IDENTITY", help="vouch for the charter, with the coordinator's NAME.identity"
     )
-    charter.add_argument(
+    sign.add_argument(
         "--digest", default="", metavar="SHA256", help="with --sign: of the charter that the coordinator has looked at"
     )
-    charter.set_defaults(run=partial(_charter, run_folder))
+    parser.example("my-app")
+    parser.set_defaults(run=_charter)
 
 
 def _usual_place() -> Path:
@@ -65,10 +69,10 @@ def _write(place: Path) -> None:
     show(f"{place}: the default policy; docs/how-to/policy.md says what each line allows")
 
 
-def _charter(run_folder: Callable[[Path], Path], options: argparse.Namespace, _: list[str]) -> int:
+def _charter(options: argparse.Namespace, _: list[str]) -> int:
     from fedcipher.federation.server.run_folder import read_run
 
-    run = read_run(run_folder(options.folder))
+    run = read_run(locate_run(options.folder))
     charter = run.charter
     # ASCII only: a run's folder may come from anybody.
     print(json.dumps(json.loads(charter.encode()), indent=2))

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fedcipher._files import writable_folder
 from fedcipher._optional import require
@@ -20,12 +19,14 @@ from fedcipher.bench.groups import Limits
 from fedcipher.bench.link import Link
 from fedcipher.bench.study import Study, run_study
 from fedcipher.bench.tables import overview, problems
+from fedcipher.cli.options import listed_schemes
+from fedcipher.cli.parser import OptionGroup, Parser
 from fedcipher.codec import Codec
 from fedcipher.errors import BenchError, FedcipherError, ParameterError, ReportError
 from fedcipher.foreign_text import MAX_NAME, quoted
 from fedcipher.schemes import scheme_class, scheme_names
 
-__all__ = ["add_advise", "add_bench", "cases_of_round", "link_of", "measure", "measuring_options", "out_folder"]
+__all__ = ["add_advise", "add_bench", "add_measuring", "cases_of_round", "link_of", "measure", "out_folder"]
 
 _INTERRUPTED = 130
 # Columns of the overview that fit a terminal.
@@ -36,61 +37,78 @@ _RESEARCH = (
 )
 
 
-def add_bench(commands: Any) -> None:
-    """Adds `bench` to the parser's commands."""
-    bench: argparse.ArgumentParser = commands.add_parser(
-        "bench",
-        help="measure a round of schemes in a client and a server process",
-        description="`round` measures what you ask for; `serve` is the server's side for --server.",
-    )
-    bench.add_argument("what", metavar="{round,serve}")
-    measuring_options(bench)
-    bench.set_defaults(run=_bench)
+def add_bench(parser: Parser) -> None:
+    """Adds its options."""
+    parser.description = "`round` measures what you ask for; `serve` is the server's side for --server."
+    parser.add_argument("what", metavar="{round,serve}", help="which of the two")
+    add_measuring(parser)
+    parser.example("round --runs 3 --values 100000 --clients 4 --schemes flashe,bfv,oneshot", "serve --listen :7700")
+    parser.set_defaults(run=_bench)
 
 
-def measuring_options(bench: argparse.ArgumentParser) -> None:
+def add_measuring(parser: Parser) -> None:
     """Adds the options of a measurement: its size, its link, what its processes are held to, and where it goes."""
-    bench.add_argument("--runs", type=int, default=10)
-    bench.add_argument("--schemes", type=filled, help="round: names, with commas (default: all that are installed)")
-    bench.add_argument("--values", type=int, default=100_000, help="round: parameters of the model")
-    bench.add_argument("--clients", type=int, default=4, help="round: updates in a sum")
-    bench.add_argument("--sums", type=int, default=1, help="round: sums in a run")
-    bench.add_argument("--bits", type=int, default=12, help="round: bits of a value")
-    bench.add_argument("--server", type=filled, help="host:port of `fedcipher bench serve` on another machine")
-    bench.add_argument("--listen", default="127.0.0.1:7700", help="serve: host:port; there is no authentication")
-    _link_options(bench)
+    what = parser.add_argument_group("round")
+    _add_schemes(what)
+    what.add_argument("--values", type=int, default=100_000, help="parameters of the model")
+    what.add_argument("--clients", type=int, default=4, help="updates in a sum")
+    what.add_argument("--sums", type=int, default=1, help="sums in a run")
+    what.add_argument("--bits", type=int, default=12, help="bits of a value")
+    what.add_argument("--runs", type=int, default=10, help="how often each scheme is measured")
+    _add_link(parser)
     held = "hold the client's process and the server's each to"
-    bench.add_argument("--cpus", type=float, default=0.0, help=f"{held} so many processors (Linux's control groups)")
-    bench.add_argument("--memory", type=filled, help=f"{held} so much memory, as 2GiB")
-    bench.add_argument("--out", type=Path, help="folder of the results (default: runs/bench-NAME)")
-
-
-def add_advise(commands: Any) -> None:
-    """Adds `advise` to the parser's commands."""
-    adviser: argparse.ArgumentParser = commands.add_parser(
-        "advise", help="rank schemes by predicted round time and bytes, from a calibration on this machine"
+    machines = parser.add_argument_group("machines")
+    machines.add_argument("--server", type=filled, help="host:port of `fedcipher bench serve` on another machine")
+    machines.add_argument(
+        "--listen", default="127.0.0.1:7700", help="with serve: host:port, where there is no authentication"
     )
-    adviser.add_argument("--values", type=int, required=True, help="parameters of the model")
-    adviser.add_argument("--clients", type=int, default=10, help="updates in a round")
-    adviser.add_argument("--client-cores", type=int, default=os.cpu_count() or 1)
-    adviser.add_argument("--server-cores", type=int, default=os.cpu_count() or 1)
-    adviser.add_argument("--bits", type=int, default=12)
-    adviser.add_argument(
+    machines.add_argument(
+        "--cpus",
+        type=float,
+        default=0.0,
+        help=f"{held} so many processors (Linux's control groups; default: all of them)",
+    )
+    machines.add_argument("--memory", type=filled, help=f"{held} so much memory, as 2GiB")
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", type=Path, help="folder of the results (default: runs/bench-NAME)")
+
+
+def add_advise(parser: Parser) -> None:
+    """Adds its options."""
+    parser.description = "Ranks schemes by predicted round time and bytes, from a calibration on this machine."
+    federation = parser.add_argument_group("federation")
+    federation.add_argument("--values", type=int, required=True, help="parameters of the model")
+    federation.add_argument("--clients", type=int, default=10, help="updates in a round")
+    federation.add_argument("--bits", type=int, default=12, help="bits of a value")
+    cores = os.cpu_count() or 1
+    federation.add_argument("--client-cores", type=int, default=cores, help="cores of a client (default: all here)")
+    federation.add_argument("--server-cores", type=int, default=cores, help="cores of the server (default: all here)")
+    federation.add_argument(
         "--threat",
         default="server",
         choices=["server", "quantum", "collusion"],
         help="who must learn nothing: a curious server, one with a quantum computer later, one that a client helps",
     )
-    adviser.add_argument("--schemes", type=filled, help="names, with commas (default: all)")
-    adviser.add_argument("--seconds", type=float, default=25.0, help="time for measuring, all schemes together")
-    adviser.add_argument("--check", type=whole(0), default=0, metavar="N", help="measure the first N and compare")
-    _link_options(adviser)
-    adviser.set_defaults(run=_advise)
+    _add_link(parser)
+    measured = parser.add_argument_group("measurement")
+    _add_schemes(measured)
+    measured.add_argument("--seconds", type=float, default=25.0, help="time for measuring, all schemes together")
+    measured.add_argument("--check", type=whole(0), default=0, metavar="N", help="measure the first N and compare")
+    parser.example(
+        "--values 61706 --clients 10 --bandwidth 40mbit --latency 80ms --seconds 5",
+        "--values 61706 --threat collusion --seconds 5",
+    )
+    parser.set_defaults(run=_advise)
 
 
-def _link_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bandwidth", type=filled, help="of each way of the link, as 40mbit (default: as it is)")
-    parser.add_argument("--latency", type=filled, help="one way, as 80ms")
+def _add_schemes(group: OptionGroup) -> None:
+    group.add_argument("--schemes", type=filled, help=f"names, with commas: {listed_schemes()} (default: all)")
+
+
+def _add_link(parser: Parser) -> None:
+    group = parser.add_argument_group("link")
+    group.add_argument("--bandwidth", type=filled, help="of each way of the link, as 40mbit (default: as it is)")
+    group.add_argument("--latency", type=filled, help="one way, as 80ms (default: as it is)")
 
 
 def _names(text: str | None) -> list[str]:
@@ -144,7 +162,7 @@ def measure(
     write: Callable[[Study, Path], Path],
     show: Callable[[Study], None] = lambda study: None,
 ) -> int:
-    """Measure cases as `measuring_options` say, show what came out, and write it; returns the exit status.
+    """Measure cases as `add_measuring` say, show what came out, and write it; returns the exit status.
 
     ``write`` returns the file to look at; ``show`` shows what there is beside the table of averages. Raises
     `ParameterError` and `ReportError`.

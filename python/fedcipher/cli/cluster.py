@@ -4,51 +4,55 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fedcipher._optional import require
 from fedcipher._options import whole
-from fedcipher.cluster.services import add_run_options, flwr_arguments
+from fedcipher.cli.options import add_scheme, made
+from fedcipher.cli.parser import Parser
+from fedcipher.cli.services import add_run_options, flwr_arguments
 from fedcipher.errors import ClusterError, ParameterError
 from fedcipher.foreign_text import show
 from fedcipher.keys.store import home
-from fedcipher.schemes import Scheme
 
-__all__ = ["add_commands"]
+__all__ = ["add_cluster"]
 
 
-def add_commands(commands: Any, scheme_options: Callable[[Any], None], made: Callable[..., Scheme]) -> None:
-    """Adds the command to the parser's; options that say which scheme, and what makes it of them, are the caller's."""
-    cluster: argparse.ArgumentParser = commands.add_parser(
-        "cluster",
-        help="a SuperLink and SuperNodes on this machine, with TLS, authentication and keys",
-        description="What a deployment has, in processes of one machine and in one folder.",
+def add_cluster(parser: Parser) -> None:
+    """Adds its four commands."""
+    parser.description = (
+        "A SuperLink and SuperNodes as in a deployment, with TLS, authentication and keys: processes of this machine."
     )
-    parts = cluster.add_subparsers(required=True, metavar="up|run|status|down")
-    up: argparse.ArgumentParser = parts.add_parser("up", help="make keys and certificates, and start everything")
-    up.add_argument(
-        "--clients", type=whole(1, 1000), required=True, help="SuperNodes, each with a partition and a key of its own"
-    )
-    scheme_options(up)
-    up.add_argument("--per-round", type=whole(1, 1000), default=0, help="most clients in one round (default: all)")
-    up.add_argument("--max-weight", type=whole(1), default=1, help="largest integer weight of a client")
-    up.add_argument(
-        "--engine", action="store_true", help="an authority, and for each SuperNode an engine with its keys"
-    )
-    up.set_defaults(run=partial(_up, made))
-    run: argparse.ArgumentParser = parts.add_parser("run", help="sign a Flower app and start it on the cluster")
+    parts = parser.add_subparsers(required=True, metavar="up|run|status|down", title="commands")
+    up: Parser = parts.add_parser("up", help="make keys and certificates, and start everything")
+    run: Parser = parts.add_parser("run", help="sign a Flower app and start it on the cluster")
+    status: Parser = parts.add_parser("status", help="show whether it runs, and which SuperNodes are there")
+    down: Parser = parts.add_parser("down", help="end all its processes; keys and logs stay")
+    _add_up(up)
     run.add_argument("app", help="folder of the app")
     add_run_options(run)
-    run.set_defaults(run=_run)
-    status = parts.add_parser("status", help="whether it runs, and which SuperNodes are there")
-    status.set_defaults(run=_status)
-    down = parts.add_parser("down", help="end all its processes; keys and logs stay")
-    down.set_defaults(run=_down)
-    for part in (up, run, status, down):
-        part.add_argument("--folder", type=Path, help="of the cluster (default: ~/.fedcipher/cluster)")
+    run.example("my-app --stream")
+    status.example("")
+    down.example("")
+    parser.examples += [*up.examples[:1], *run.examples, *down.examples]
+    for part, work in ((up, _up), (run, _run), (status, _status), (down, _down)):
+        group = part.add_argument_group("cluster")
+        group.add_argument("--folder", type=Path, help="of the cluster (default: ~/.fedcipher/cluster)")
+        part.set_defaults(run=work)
+
+
+def _add_up(up: Parser) -> None:
+    cohort = up.add_argument_group("cohort")
+    cohort.add_argument(
+        "--clients", type=whole(1, 1000), required=True, help="SuperNodes, each with a partition and a key of its own"
+    )
+    cohort.add_argument("--per-round", type=whole(1, 1000), default=0, help="most clients in one round (default: all)")
+    cohort.add_argument("--max-weight", type=whole(1), default=1, help="largest integer weight of a client")
+    cohort.add_argument(
+        "--engine", action="store_true", help="an authority, and for each SuperNode an engine with its keys"
+    )
+    add_scheme(up)
+    up.example("--clients 4", "--clients 4 --engine")
 
 
 def _folder(options: argparse.Namespace) -> Path:
@@ -59,7 +63,7 @@ def _folder(options: argparse.Namespace) -> Path:
     return (home() / "cluster" if given is None else given).absolute()
 
 
-def _up(made: Callable[..., Scheme], options: argparse.Namespace, _: list[str]) -> int:
+def _up(options: argparse.Namespace, _: list[str]) -> int:
     folder = _folder(options)
     from fedcipher.cluster.local import FLOWER_HOME, up
 

@@ -1,0 +1,8 @@
+"""``python -m fedcipher.cli``, as `fedcipher`."""
+
+import sys
+
+from fedcipher.cli.program import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""`fedcipher keygen` and `fedcipher inspect`: keys in files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedcipher import _native, keys
+from fedcipher._options import whole
+from fedcipher.cli.options import (
+    MAX_CLIENTS,
+    MAX_EPOCH,
+    add_coordinator,
+    add_per_round,
+    add_privacy,
+    add_scheme,
+    add_weights,
+    coordinator_of,
+    examples_per_weight,
+    made,
+    max_weight,
+    privacy_of_keys,
+    say_privacy,
+)
+from fedcipher.cli.parser import Parser
+from fedcipher.errors import ForeignFileError, FrameError, ParameterError
+from fedcipher.foreign_files import MAX_FRAME, read_file
+from fedcipher.foreign_text import show
+from fedcipher.keys.store import named_folder
+
+__all__ = ["add_inspect", "add_keygen"]
+
+
+def add_keygen(parser: Parser) -> None:
+    """Adds its options."""
+    cohort = parser.add_argument_group("cohort")
+    cohort.add_argument(
+        "--clients", type=whole(1, MAX_CLIENTS), required=True, help="how many clients; each has a key: 0, 1, ..."
+    )
+    add_per_round(cohort)
+    cohort.add_argument("--epoch", type=whole(1, MAX_EPOCH), default=1, help="number of these keys, higher than before")
+    add_coordinator(cohort)
+    add_weights(parser)
+    add_scheme(parser)
+    add_privacy(parser, rounds=True)
+    where = parser.add_argument_group("output").add_mutually_exclusive_group(required=True)
+    where.add_argument("--name", help="folder under ~/.fedcipher/keys, which apps find by this name")
+    where.add_argument("--out", type=Path, help="any other folder to make")
+    parser.example(
+        "--clients 12 --equal --name my-app",
+        "--clients 13 --per-round 12 --examples 5000 --name with-a-reader",
+        "--clients 12 --equal --scheme oneshot --name without-a-shared-key",
+    )
+    parser.set_defaults(run=_keygen)
+
+
+def add_inspect(parser: Parser) -> None:
+    """Adds its options."""
+    parser.add_argument("file", type=Path, help="key file or frame")
+    parser.example("~/.fedcipher/keys/my-app/client-0.key")
+    parser.set_defaults(run=_inspect)
+
+
+def _keygen(options: argparse.Namespace, __: list[str]) -> int:
+    privacy = privacy_of_keys(options)
+    if options.per_round is not None and options.per_round > options.clients:
+        raise ParameterError(f"--per-round {options.per_round}: the cohort has {options.clients} clients")
+    scheme = made(options, options.per_round or options.clients, max_weight(options), privacy)
+    made_keys = scheme.keygen(options.clients, epoch=options.epoch)
+    out = options.out or named_folder(options.name)
+    unit, coordinator = examples_per_weight(options), coordinator_of(options)
+    folder = keys.save(made_keys, scheme, out, examples_per_weight=unit, coordinator=coordinator)
+    show(f"{folder}: server.key and {options.clients} client keys for {scheme}")
+    say_privacy(privacy, scheme)
+    return 0
+
+
+def _inspect(options: argparse.Namespace, __: list[str]) -> int:
+    kinds = {1: "update", 2: "aggregate", 3: "client key", 4: "server key"}
+    try:
+        content = read_file(options.file, MAX_FRAME, follow=True)
+    except ForeignFileError as error:
+        raise FrameError(f"{options.file} {error.strerror}; name the frame or key file itself") from None
+    # A key file is a line of JSON before the key.
+    frame = content.partition(b"\n")[2] if content.startswith(b"{") else content
+    try:
+        kind, name, epoch, number, contributions, elements, size, _ = _native.inspect(frame)
+    except FrameError as error:
+        # The core speaks to whoever received the frame; this is a file.
+        found = str(error).removeprefix("malformed frame: ").partition("; ")[0]
+        raise FrameError(f"{options.file} is no whole frame or key file: {found}; copy it again") from error
+    show(f"{kinds[kind]} of scheme {name}, key epoch {epoch}, round {number}")
+    show(f"{elements} elements, payload of {size} bytes")
+    show("clients (weight): " + ", ".join(f"{c} ({w})" for c, w in contributions))
+    return 0
