@@ -1,7 +1,7 @@
 """The security page promises nothing without a test behind it; links lead somewhere.
 
 docs/explanation/security.md says what is promised. docs/evidence/promises.md says which tests show it. Both have the
-same schemes, symbols and rows.
+same schemes, symbols and rows. What other pages state is on that page too.
 """
 
 import os
@@ -16,6 +16,11 @@ from fedcipher.schemes import scheme_names
 ROOT = Path(__file__).resolve().parents[1]
 SECURITY = (ROOT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
 PROMISES = (ROOT / "docs" / "evidence" / "promises.md").read_text(encoding="utf-8")
+# The pages that explain, by their titles.
+EXPLAINED = {
+    re.search(r"^# (.+)$", page, re.MULTILINE)[1]: page
+    for page in (path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "explanation").glob("*.md"))
+}
 # Long enough that no parameter is called so; or named as tests and attacks are.
 NAME = re.compile(r"`([a-z]\w*_\w+_\w+_\w+|(?:test|attack)_\w+)`")
 # Attributes and doc comments may stand between the mark and the function.
@@ -80,8 +85,8 @@ def test_every_test_that_the_promises_name_exists():
     assert named - known() == set()
 
 
-def test_the_security_page_leaves_the_names_of_tests_to_the_promises():
-    assert NAME.findall(SECURITY) == []
+def test_pages_for_users_leave_the_names_of_tests_to_the_promises():
+    assert {title: NAME.findall(page) for title, page in EXPLAINED.items() if NAME.search(page)} == {}
 
 
 def test_every_scheme_is_in_the_table_of_adversaries():
@@ -148,8 +153,9 @@ def statements():
 
 
 @pytest.mark.parametrize(("heading", "statement", "tests"), list(statements()))
-def test_every_statement_with_tests_is_word_for_word_on_the_security_page(heading, statement, tests):
-    assert statement in plain(sections(SECURITY)[heading])
+def test_every_statement_with_tests_is_word_for_word_on_its_page(heading, statement, tests):
+    """Its page is the section of that name of the security page, or the page with that title."""
+    assert statement in plain(EXPLAINED.get(heading) or sections(SECURITY)[heading])
     assert NAME.search(tests)
 
 
