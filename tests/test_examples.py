@@ -23,7 +23,7 @@ def trained(name, tmp_path, monkeypatch, *needs, **config):
             package, reason=f"{package} is not installed; examples/{name}/README.md says what is needed"
         )
     keys = tmp_path / "keys"
-    assert cli.main(["keygen", "--scheme", "flashe", "--clients", str(CLIENTS), "--equal", "--out", str(keys)]) == 0
+    assert cli.main(["keygen", "--scheme", "bfv", "--clients", str(CLIENTS), "--equal", "--out", str(keys)]) == 0
     places = {"fedcipher-keys": str(keys), "fedcipher-opener": str(keys / "client-0.key")}
     grid = example_apps.run(EXAMPLES / name, tmp_path / "out", monkeypatch, CLIENTS, **places, **config)
     refused = [reply.error.reason for _, reply in grid.received if reply.has_error()]
@@ -108,6 +108,13 @@ def test_every_example_has_what_flwr_run_needs():
     for app in sorted(path for path in EXAMPLES.iterdir() if (path / "pyproject.toml").exists()):
         assert (app / "README.md").exists(), app
         assert "fedcipher keygen" in (app / "README.md").read_text(), app
+
+
+def test_every_example_makes_the_keys_that_its_app_asks_for():
+    for page in sorted(EXAMPLES.glob("*/README.md")):
+        (made,) = re.findall(r"^fedcipher keygen --scheme bfv .*--name (\S+)$", page.read_text(), re.MULTILINE)
+        project = (page.parent / "pyproject.toml").read_text()
+        assert re.findall(r'^fedcipher-keys = "(.*)"$', project, re.MULTILINE) == [made], page
 
 
 def test_no_example_has_flower_look_for_packages_in_an_index():
