@@ -176,6 +176,18 @@ def test_every_test_that_the_page_of_found_faults_names_is_in_its_file():
         assert [name for name in tests if f"def {name}(" not in there] == [], file
 
 
+def test_every_test_of_the_how_to_pages_guarantees_exists_and_the_pages_name_none():
+    page = (ROOT / "docs" / "evidence" / "testing.md").read_text(encoding="utf-8")
+    section = page.split("\n## Guarantees of the how-to pages\n", 1)[1].split("\n## ")[0]
+    tables = re.split(r"^### (.+)$", section, flags=re.MULTILINE)
+    for name, table in zip(tables[1::2], tables[2::2], strict=True):
+        here = ROOT / "docs" / "how-to" / name
+        rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+        assert rows and [row for row in rows if not NAME.search(row)] == [], name
+        assert set(NAME.findall(table)) - known() == set(), name
+        assert re.findall(r"`(?:test|attack)_\w+`", here.read_text(encoding="utf-8")) == [], name
+
+
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
