@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 import fedcipher
@@ -34,6 +35,8 @@ from starlette.testclient import TestClient
 
 CLIENTS, ROUNDS = 4, 3
 EVIL = "</li><script>alert(1)</script>"
+SEEN = {"No round has ended", "The server is running", "flashe on digits"}
+"""On a training's own page."""
 END = f"none of 3 rounds is lost; client 2 is not in 1 of 3 sums (last in round 2: StrategyError: {EVIL})"
 
 
@@ -235,6 +238,32 @@ def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path, capsys):
         assert "is of format 9" in get(shown.address)[2]
         with pytest.raises(urllib.error.HTTPError, match="503"):
             get(f"{shown.address}metrics")
+
+
+def test_before_its_first_round_has_ended_a_page_has_no_empty_axes(watched, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_bytes((watched.folder / "run.json").read_bytes())
+    begun = journal.Journal(run)
+    with TestClient(dashboard(WatchedRun(run), ["testserver"])) as browser:
+        assert "It waits for the server to begin round 1" in browser.get("/").text
+        begun.begin(RoundRecord(1, number=1, planned=5))
+        page = browser.get("/").text
+        assert "It waits for round 1" in page and "Waiting for <span data-since=" in page and "withstands: " in page
+        assert "<svg" not in page and "<table" not in page and "<progress" not in page
+        begun.close()
+        assert "The server is not running. Start it again" in browser.get("/").text
+
+
+def test_a_journal_says_how_many_rounds_are_asked_for(watched):
+    past = journal.read_journal(watched.folder)
+    assert [made.planned for made in past.rounds] == [ROUNDS] * ROUNDS
+    with TestClient(dashboard(WatchedRun(watched.folder), ["testserver"])) as browser:
+        assert f"{ROUNDS} of {ROUNDS} rounds" in browser.get("/").text
+    said = json.loads(json.dumps(asdict(past.rounds[0])))
+    for planned in (-1, 1 << 60, 1.5, True):
+        with pytest.raises(ValueError, match="round's record"):
+            RoundRecord.parse({**said, "planned": planned})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.7e308, 1e-320])
@@ -464,7 +493,7 @@ def test_a_training_shows_its_own_page(tmp_path):
                 page = get(line.split()[1])[2]
             except OSError:
                 break
-            seen |= {text for text in ("Nothing to see yet", "The server is running", "flashe on run") if text in page}
+            seen |= {text for text in SEEN if text in page}
             time.sleep(0.3)
         training.stdout.read()
-    assert training.returncode == 0 and seen == {"Nothing to see yet", "The server is running", "flashe on run"}
+    assert training.returncode == 0 and seen == SEEN

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["number", "seconds", "share", "size"]
+__all__ = ["duration", "number", "seconds", "share", "size"]
+
+
+_LONGEST = 1e9
 
 
 def number(value: float) -> str:
@@ -13,6 +16,16 @@ def number(value: float) -> str:
 def seconds(value: float) -> str:
     """Seconds for people."""
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{number(value)} s"
+
+
+def duration(value: float) -> str:
+    """Whole seconds, minutes and hours: how long somebody waits. The dashboard's script says the same."""
+    # A journal may hold a number of any size, or none.
+    whole = round(min(max(0.0, value), _LONGEST))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def size(value: float) -> str:

@@ -17,6 +17,7 @@ from fedcipher.adapters.flower import RoundRecord
 from fedcipher.dp import Privacy, grid
 from fedcipher.engine.accelerator import CLOCK_MHZ, Accelerator
 from fedcipher.errors import ReportError, RunError
+from fedcipher.federation.records import ClientRecord
 from fedcipher.foreign_files import MAX_REPORT, read_json
 from fedcipher.foreign_text import show
 from fedcipher.schemes import Scheme, from_spec, scheme_class
@@ -99,7 +100,7 @@ class RoundResult:
         return cls(
             round=record.round,
             clients=record.accepted,
-            left_out=[f"client {c.client}: {c.left_out}" for c in everyone if c.left_out],
+            left_out=[f"{_named(c)}: {c.left_out}" for c in everyone if c.left_out],
             metrics={k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))},
             seconds=spent,
             upload_bytes=mean("upload_bytes") - mean("setup_bytes"),
@@ -200,13 +201,27 @@ class Report:
         return f"{self.scheme} on {self.settings.get('dataset') or self.settings['run']}"
 
     @property
+    def simulated(self) -> bool:
+        """Whether one machine ran all clients, as ``fedcipher train`` does."""
+        return "dataset" in self.settings
+
+    @property
+    def asked(self) -> int:
+        """Rounds that the run is asked for; 0 where that is not known."""
+        return self.settings.get("rounds", 0)
+
+    @property
+    def bits(self) -> str:
+        """Of a coded value. A number for each tensor is as good as its range to a reader."""
+        bits = self.codec["bits"]
+        return f"{bits} bits a value" if isinstance(bits, int) else f"{min(bits)} to {max(bits)} bits a value"
+
+    @property
     def threat(self) -> str:
         """Scheme, parameters, what it withstands and what not, and the least contributors of a sum."""
         info = scheme_class(self.scheme).info
         params = [f"{k}={v}" for k, v in self.scheme_params.items() if k not in _SHAPE and v is not None]
-        bits = self.codec["bits"]
-        # A number for each tensor is as good as its range to a reader.
-        params += [f"{bits} bits a value" if isinstance(bits, int) else f"{min(bits)} to {max(bits)} bits a value"]
+        params += [self.bits]
         least = self.scheme_params.get("min_contributions")
         sums = f" A sum is opened only with at least {least} contributors." if least else ""
         keys = " Keys are in an engine, a process of their own." if self.engine else ""
@@ -231,14 +246,19 @@ class Report:
             said += " What helps: more clients, a larger epsilon, fewer rounds, a smaller model."
         return said
 
-    def totals(self) -> dict[str, float]:
-        """Means over rounds of the per-client figures, as far as they are known; the final round's metrics."""
-        count = max(1, len(self.rounds))
+    def spent(self) -> dict[str, float]:
+        """Mean seconds of each phase that is known, of a client and of the server."""
         out: dict[str, float] = {}
         for name in [*PHASES, "aggregate"]:
             spent = [r.seconds[name] for r in self.rounds if name in r.seconds]
             if spent:
                 out[name] = sum(spent) / len(spent)
+        return out
+
+    def totals(self) -> dict[str, float]:
+        """Means over rounds of the per-client figures, as far as they are known; the final round's metrics."""
+        count = max(1, len(self.rounds))
+        out = self.spent()
         out["upload_bytes"] = sum(r.upload_bytes for r in self.rounds) / count
         out["setup_bytes"] = max((r.setup_bytes for r in self.rounds), default=0.0)
         # The first download is the initial model in the clear, as in any federation.
@@ -350,12 +370,16 @@ class Report:
             out += [f"round {r.round}, metrics: {r.not_opened}"] if r.not_opened else []
         return out
 
+    def same_model(self) -> bool:
+        """Whether the run beside it ends with the same model, bit for bit."""
+        return bool(self.beside and self.model and self.model == self.beside.model)
+
     def compared(self) -> str:
         """One sentence on the run beside it; empty without one."""
         if not (self.beside and self.rounds and self.beside.rounds):
             return ""
         ours, theirs = self.totals(), self.beside.totals()
-        if self.model and self.model == self.beside.model:
+        if self.same_model():
             return "Both runs end with the same model: its digests are equal."
         gap = ours.get("accuracy", 0.0) - theirs.get("accuracy", 0.0)
         return (
@@ -391,6 +415,11 @@ class Report:
             raise ReportError(f"the report cannot be written: {error}") from error
         except OSError as error:
             raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error
+
+
+def _named(client: ClientRecord) -> str:
+    """One that is not known by a number of its key has its node's."""
+    return f"node {client.node}" if client.client is None else f"client {client.client}"
 
 
 def _if_known(shown: Callable[[float], str], value: float | None) -> str:

@@ -1,18 +1,22 @@
 # pyright: basic
-"""A training report as one HTML file with its pictures."""
+"""A training report as one HTML file with its pictures, and what the dashboard shows of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 from fedcipher import _figures, _page
+from fedcipher._colours import PALETTE
 from fedcipher._units import seconds
+from fedcipher.app.overview import Live, at_a_glance, progress
 from fedcipher.app.report import PHASES, Report
 
-__all__ = ["content", "page"]
+__all__ = ["before", "content", "page"]
 
-_OURS, _BESIDE = "#0b6e99", "#d9822b"
+_OURS, _BESIDE = PALETTE["accent"][0], PALETTE["other"][0]
+_PARTS = (("rounds", "Rounds"), ("missing", "Left out"), ("figures", "Figures"), ("set-up", "Set-up"))
 # Above it a metric is a training that diverged, and matplotlib finds no marks for its axis.
 _LARGEST = 1e100
 # Below this a phase's bar is nothing but its axis.
@@ -21,39 +25,65 @@ _SHORTEST = 1e-6
 
 def page(report: Report) -> str:
     """The page of a run, and of the run beside it."""
-    return _page.document(f"Fedcipher: {report.title}", content(report))
+    parts = [*content(report)] if report.rounds else [*_head(report), *_notes(report), *_set_up(report)]
+    return _page.document(f"Fedcipher: {report.title}", ["<main>", *parts, "</main>"])
 
 
-def content(report: Report, *, above: str = "", most: int | None = None) -> list[str]:
-    """What is in the `page`; ``above``, HTML, follows the heading.
+def content(report: Report, *, live: Live | None = None, above: str = "", most: int | None = None) -> list[str]:
+    """What is in the `page` of a run that has rounds; ``above``, HTML, follows what one sees at a glance.
 
-    ``most``: the newest so many rounds and who was left out of them, drawn with how many clients took part.
+    ``live``: of a run that is watched. ``most``: the newest so many rounds and who was left out of them, drawn with
+    how many clients took part.
     """
-    parts = [f"<h1>{escape(report.title)}</h1>", above, _page.note(report.threat)]
-    parts += [_page.note(said) for said in (report.privacy, report.noise, report.accelerator_said()) if said]
-    parts += [f"<p><code>{escape(report.command)}</code></p>"] if report.command else []
-    pictures = _drawn(report)
-    if most is not None:
-        pictures.insert(1, ("Clients", _figures.svg(_clients(report))))
-    parts += [_page.pictures(pictures)]
-    parts += ["<h2>Result</h2>", "<p>Means over the rounds; metrics are the last round's.</p>"]
+    parts = [*_head(report, _PARTS), progress(report, live), at_a_glance(report), above]
+    parts += [*_notes(report), _page.pictures(_drawn(report, clients=most is not None))]
+    for run in _runs(report):
+        name = "rounds" if run is report else ""
+        parts += [_page.heading(f"Rounds: {run.scheme}", name), *_newest_table(run.per_round(), most, "rounds")]
+    parts += ["<p>The first round includes starting the clients, and brings them the first model in the clear.</p>"]
+    parts += _missing(report, most)
+    if rows := report.accelerated():
+        parts += [_page.heading("Accelerators, all clients"), *_newest_table(rows, most, "rounds")]
+        parts += ["<p>The first round includes giving each its key.</p>"]
+    parts += [_page.heading("Figures", "figures"), "<p>Means over the rounds; metrics are the last round's.</p>"]
     parts += [_page.table(report.summary(), cards=report.beside is not None)]
     parts += [f"<p>{escape(report.compared())}</p>"] if report.compared() else []
-    for run in _runs(report):
-        head, *rows = run.per_round()
-        parts += [f"<h2>Rounds: {escape(run.scheme)}</h2>", _page.table([head, *_newest(rows, most)])]
-        parts += [_not_shown(len(rows), most, "rounds")]
-    parts += ["<p>The first round includes starting the clients, and brings them the first model in the clear.</p>"]
-    if rows := report.accelerated():
-        parts += ["<h2>Accelerators, all clients</h2>", _page.table([rows[0], *_newest(rows[1:], most)])]
-        parts += ["<p>The first round includes giving each its key.</p>"]
+    return parts + _set_up(report)
+
+
+def before(report: Report, state: str, above: str = "") -> list[str]:
+    """What is in the page of a run in which no round has ended: its ``state``, HTML, and how it is set up."""
+    return [*_head(report), state, above, *_notes(report), *_set_up(report)]
+
+
+def _head(report: Report, parts: Sequence[tuple[str, str]] = ()) -> list[str]:
+    command = [f"<p><code>{escape(report.command)}</code></p>"] if report.command else []
+    links = [_page.contents(parts)] if parts else []
+    return ['<p class="brand">Fedcipher</p>', f"<h1>{escape(report.title)}</h1>", *command, *links]
+
+
+def _notes(report: Report) -> list[str]:
+    return [
+        _page.note(said) for said in (report.threat, report.privacy, report.noise, report.accelerator_said()) if said
+    ]
+
+
+def _missing(report: Report, most: int | None) -> list[str]:
     said = [text for run in _runs(report) for text in run.omissions()]
-    left_out = "".join(f"<li>{escape(text)}</li>" for text in _newest(said, most))
-    parts += ["<h2>Left out</h2>", f"<ul>{left_out}</ul>" if left_out else "<p>Nobody, in no round.</p>"]
-    parts += [_not_shown(len(said), most, "more")]
-    set_up = {**report.settings, **report.scheme_params, **report.codec, **report.derived, **report.machine}
-    parts += ["<h2>Set-up</h2>", _page.facts((str(k).replace("_", " "), str(v)) for k, v in set_up.items())]
-    return parts
+    listed = "".join(f"<li>{escape(text)}</li>" for text in _newest(said, most))
+    parts = [_page.heading("Left out", "missing"), f"<ul>{listed}</ul>" if listed else "<p>Nobody, in no round.</p>"]
+    return [*parts, _not_shown(len(said), most, "more")]
+
+
+def _set_up(report: Report) -> list[str]:
+    held = {**report.settings, **report.scheme_params, **report.codec, **report.derived, **report.machine}
+    shown = _page.facts((str(name).replace("_", " "), str(value)) for name, value in held.items())
+    return [_page.heading("Set-up", "set-up"), shown]
+
+
+def _newest_table(rows: list[list[str]], most: int | None, what: str) -> list[str]:
+    head, *rest = rows
+    return [_page.table([head, *_newest(rest, most)]), _not_shown(len(rest), most, what)]
 
 
 def _newest(rows: list[Any], most: int | None) -> list[Any]:
@@ -69,16 +99,22 @@ def _runs(report: Report) -> list[Report]:
     return [report, report.beside] if report.beside else [report]
 
 
-def _drawn(report: Report) -> list[_page.Picture]:
-    pictures = [(report.shown()[0].capitalize(), _progress(report)), ("Bytes per client and round", _traffic(report))]
-    pictures += [("Time per round and client, and of the server (logarithmic)", _phases(report))]
-    return [(caption, _figures.svg(figure)) for caption, figure in pictures]
+def _drawn(report: Report, clients: bool) -> list[_page.Picture]:
+    """Pictures, each with a sentence in its place for those who do not see it."""
+    metric = report.shown()[0]
+    drawn = [(metric.capitalize(), _progress(report), f"{metric} by round, with each value in the table of rounds")]
+    if clients:
+        drawn += [("Clients", _clients(report), "Clients in the sum and left out, by round")]
+    drawn += [("Bytes per client and round", _traffic(report), "Bytes up and down by round, as in the table of rounds")]
+    spent = ", ".join(f"{name} {seconds(value)}" for name, value in report.spent().items())
+    drawn += [("Time per round and client, and of the server (logarithmic)", _phases(report), f"Mean times: {spent}")]
+    return [(caption, _figures.svg(figure, said)) for caption, figure, said in drawn]
 
 
 def _rounds(axes: Any) -> None:
     axes.set_xlabel("round")
     _whole_numbers(axes.xaxis)
-    axes.grid(alpha=0.3)
+    axes.grid(axis="y", alpha=0.3)
 
 
 def _progress(report: Report) -> Any:
@@ -86,10 +122,13 @@ def _progress(report: Report) -> Any:
     name = report.shown()[0]
     scale = 100 if name == "accuracy" else 1
     # Ours last, on top: where the two are equal the thin line still shows on the thick one.
-    for run, colour, width in reversed(list(zip(_runs(report), (_OURS, _BESIDE), (1.8, 5), strict=False))):
+    styles = zip(_runs(report), (_OURS, _BESIDE), (1.8, 5), ("o-", "-"), strict=False)
+    for run, colour, width, style in reversed(list(styles)):
         values = [r.metrics.get(name, float("nan")) * scale for r in run.rounds]
         values = [value if abs(value) < _LARGEST else float("nan") for value in values]
-        axes.plot([r.round for r in run.rounds], values, "o-", label=run.scheme, color=colour, linewidth=width)
+        axes.plot(
+            [r.round for r in run.rounds], values, style, label=run.scheme, color=colour, linewidth=width, markersize=4
+        )
     # An app's name, and no formula.
     axes.set_ylabel("percent" if name == "accuracy" else name, parse_math=False)
     _rounds(axes)
@@ -119,9 +158,16 @@ def _traffic(report: Report) -> Any:
     figure, axes = _figures.new(3.2)
     for run, style in zip(_runs(report), ("-", ":"), strict=False):
         x = [r.round for r in run.rounds]
-        axes.plot(x, [r.upload_bytes / 1e3 for r in run.rounds], f"o{style}", label=f"{run.scheme}, up", color=_OURS)
+        axes.plot(
+            x,
+            [r.upload_bytes / 1e3 for r in run.rounds],
+            f"o{style}",
+            label=f"{run.scheme}, up",
+            color=_OURS,
+            markersize=4,
+        )
         down = [r.download_bytes / 1e3 for r in run.rounds]
-        axes.plot(x, down, f"s{style}", label=f"{run.scheme}, down", color=_BESIDE)
+        axes.plot(x, down, f"s{style}", label=f"{run.scheme}, down", color=_BESIDE, markersize=4)
     axes.set_ylabel("kB")
     axes.set_ylim(bottom=0)
     _rounds(axes)
@@ -131,7 +177,7 @@ def _traffic(report: Report) -> Any:
 
 def _phases(report: Report) -> Any:
     runs = _runs(report)
-    totals = [run.totals() for run in runs]
+    totals = [run.spent() for run in runs]
     names = [name for name in (*PHASES, "aggregate") if any(name in spent for spent in totals)] or ["aggregate"]
     figure, axes = _figures.new(1.2 + 0.3 * len(names) * len(runs))
     height = 0.8 / len(runs)

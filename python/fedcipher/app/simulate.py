@@ -105,7 +105,7 @@ def train(
         show(few, flush=True)
     try:
         shown: list[Curves] = []
-        with _dashboard(dashboard, Path(settings.out), shown), progress(screen, "round", TimeRemainingColumn()) as bar:
+        with _dashboard(dashboard, settings, shown), progress(screen, "round", TimeRemainingColumn()) as bar:
             past = _run(settings, scheme, report, bar, out, engine, cores, accelerator, shown.append)
             if beside is not None:
                 report.beside = Report.begin(asdict(settings), beside, said, link_mbit)
@@ -128,7 +128,7 @@ def train(
 
 
 @contextmanager
-def _dashboard(wanted: bool, folder: Path, curves: list[Curves]) -> Iterator[None]:
+def _dashboard(wanted: bool, settings: Settings, curves: list[Curves]) -> Iterator[None]:
     """``curves``: empty until there are keys."""
     if not wanted:
         yield
@@ -136,7 +136,7 @@ def _dashboard(wanted: bool, folder: Path, curves: list[Curves]) -> Iterator[Non
     from fedcipher.watch.app import serving
     from fedcipher.watch.run import WatchedRun
 
-    run = WatchedRun(folder, curves=lambda: curves[-1] if curves else None)
+    run = WatchedRun(Path(settings.out), None, lambda: curves[-1] if curves else None, asdict(settings))
     with serving(run) as address:
         show(f"dashboard: {address}", flush=True)
         yield

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from fedcipher.federation.answers import Sums
-from fedcipher.federation.charter import Purpose
+from fedcipher.federation.charter import MOST_ROUNDS, Purpose
 from fedcipher.federation.kept import ENOUGH
 from fedcipher.federation.ranges import HISTOGRAMS
 from fedcipher.foreign_text import MAX_NAME, MAX_TEXT, quoted
@@ -81,6 +81,8 @@ class RoundRecord:
     """The number of the frames of histograms that it began with, of the key's rounds; 0 where there were none."""
     evaluated: int = 0
     """The number of its evaluation, of the key's rounds; 0 where nobody was asked."""
+    planned: int = 0
+    """Rounds that the server was asked for when this one began; 0 where that is not known."""
     clients: list[ClientRecord] = field(default_factory=list)
     evaluations: list[ClientRecord] = field(default_factory=list)
     aggregate_seconds: float = 0.0
@@ -114,11 +116,14 @@ class RoundRecord:
             made.epoch,
             made.measured,
             made.evaluated,
+            made.planned,
             made.elements,
             made.aggregate_bytes,
         ]
         if any(type(number) is not int for number in [*whole, *_listed(made.late)]):
             raise ValueError("a round's record has something else in the place of a number")
+        if not 0 <= made.planned <= MOST_ROUNDS:
+            raise ValueError("a round's record has a number of rounds that no run has")
         made.aggregate_seconds, made.wall_seconds = _number(made.aggregate_seconds), _number(made.wall_seconds)
         made.clients = [ClientRecord.parse(client) for client in _listed(made.clients)]
         made.evaluations = [ClientRecord.parse(client) for client in _listed(made.evaluations)]

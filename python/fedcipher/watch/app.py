@@ -32,7 +32,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from fedcipher import _page
 from fedcipher._addresses import host_and_port, joined, listening
 from fedcipher._files import refusal
-from fedcipher.app.report_page import content
+from fedcipher.app.overview import Live, waiting
+from fedcipher.app.report_page import before, content
 from fedcipher.errors import FedcipherError, ParameterError
 from fedcipher.federation.server.outcome import Outcome
 from fedcipher.foreign_text import MAX_LINE, quoted
@@ -53,18 +54,36 @@ _KEPT_SECONDS = 2.0
 """As often as a page asks."""
 _SCRIPT = """
 const main = document.querySelector("main"), lost = document.getElementById("lost");
+const heard = document.getElementById("heard");
+let shown = performance.now();
+function duration(seconds) {
+  const minutes = Math.floor(seconds / 60);
+  if (!minutes) return seconds + " s";
+  if (minutes < 60) return minutes + " min " + seconds % 60 + " s";
+  return Math.floor(minutes / 60) + " h " + minutes % 60 + " min";
+}
+function tick() {
+  for (const since of document.querySelectorAll("[data-since]"))
+    since.textContent = duration(Math.round(+since.dataset.since + (performance.now() - shown) / 1000));
+}
 async function look() {
   try {
     const answer = await fetch("content?seen=" + main.dataset.state);
     if (answer.status === 200) {
+      const link = document.activeElement.getAttribute("href");
       main.innerHTML = await answer.text();
       main.dataset.state = answer.headers.get("X-State");
+      shown = performance.now();
+      // A reader's place in the page stays, and a screen reader says what is new.
+      if (link) for (const again of main.querySelectorAll("a")) if (again.getAttribute("href") === link) again.focus();
+      heard.textContent = main.querySelector(".state")?.innerText ?? "";
     }
     lost.hidden = answer.ok;
   } catch { lost.hidden = false; }
   setTimeout(look, 2000);
 }
 setTimeout(look, 2000);
+setInterval(tick, 1000);
 """
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -85,8 +104,10 @@ def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
 
     def page(_: Request) -> Response:
         state, shown = drawn.get()
-        lost = '<p class="problem" id="lost" hidden>The dashboard does not answer: this is what it said last.</p>'
-        parts = [lost, f'<main data-state="{state}">', shown, "</main>", '<script src="live.js"></script>']
+        lost = "The dashboard does not answer: this is what it said last."
+        lost = f'<p class="problem" id="lost" role="alert" hidden>{lost}</p>'
+        heard = '<p class="heard" id="heard" role="status"></p>'
+        parts = [lost, heard, f'<main data-state="{state}">', shown, "</main>", '<script src="live.js"></script>']
         return HTMLResponse(_page.document(f"Fedcipher: {quoted(run.folder.name)}", parts), headers=_HEADERS)
 
     def news(request: Request) -> Response:
@@ -200,20 +221,24 @@ def _content(run: WatchedRun) -> list[str]:
         report = run.report(past)
         notice = run.metrics.notice()
     except FedcipherError as error:
-        return [
-            f"<h1>{escape(quoted(run.folder.name))}</h1>",
-            _page.note(f"Nothing to see yet: {quoted(error, MAX_LINE)}", "problem"),
-        ]
-    number = len(report.rounds)
-    under_way = past.rounds and past.rounds[-1].number not in past.ended
-    if not past.running:
-        said = "The server is not running." + (" It has ended in the middle of a round." if under_way else "")
-    else:
-        said = f"The server is running; round {past.rounds[-1].round} is under way." if under_way else "It is running."
-    outcome = Outcome.of(past.over)
-    above = _page.note(f"{said} {number} rounds have ended.") + (_page.note(notice) if notice else "")
+        return _without_figures(run, error)
+    live, outcome = run.live(past), Outcome.of(past.over)
+    above = _page.note(notice) if notice else ""
     above += _page.note(outcome.text(), "problem") if outcome.lost or outcome.losses else ""
-    return content(report, above=above, most=_ROUNDS)
+    if not report.rounds:
+        return before(report, waiting(live), above)
+    return content(report, live=live, above=above, most=_ROUNDS)
+
+
+def _without_figures(run: WatchedRun, error: FedcipherError) -> list[str]:
+    """Of a run that has not begun, or cannot be read."""
+    head = f"<h1>{escape(quoted(run.folder.name))}</h1>"
+    if run.is_new():
+        return [
+            head,
+            waiting(Live(True, waited=run.waited()), "It waits for the server to make keys and begin the run."),
+        ]
+    return [head, _page.note(f"This run cannot be shown: {quoted(error, MAX_LINE)}", "problem")]
 
 
 def _json(run: WatchedRun) -> dict[str, Any]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from fedcipher.app.overview import Live
 from fedcipher.app.report import Report, RoundResult
 from fedcipher.engine import Engine
 from fedcipher.errors import FedcipherError, RunError
@@ -26,13 +29,19 @@ _LOOK_SECONDS = 1.0
 class WatchedRun:
     """The run in ``folder``, which may not have begun yet, read again only where its journal has changed.
 
-    ``key`` and ``curves`` say who opens its metrics, see `Metrics`.
+    ``key`` and ``curves`` say who opens its metrics, see `Metrics`; ``settings`` are those of a training.
     """
 
     def __init__(
-        self, folder: Path, key: Path | Engine | None = None, curves: Callable[[], Curves | None] | None = None
+        self,
+        folder: Path,
+        key: Path | Engine | None = None,
+        curves: Callable[[], Curves | None] | None = None,
+        settings: dict[str, Any] | None = None,
     ) -> None:
         self.folder = folder
+        self._settings = settings or {"run": quoted(folder.name)}
+        self._began = time.time()
         self.metrics = Metrics(folder, key, curves)
         self._seen: object = None
         self._past = Past()
@@ -52,7 +61,9 @@ class WatchedRun:
 
     def report(self, past: Past) -> Report:
         """``past`` as a training's report has it. Raises `RunError`."""
-        made = Report.begin({"run": quoted(self.folder.name)}, read_scheme(self.folder), "", 0.0)
+        made = Report.begin(self._settings, read_scheme(self.folder), "", 0.0)
+        planned = past.rounds[-1].planned if past.rounds else 0
+        made.settings |= {"rounds": planned} if planned else {}
         # Of who looks at it, not of the server.
         made.machine = {}
         made.rounds = [
@@ -60,6 +71,26 @@ class WatchedRun:
             for record in past.finished
         ]
         return made
+
+    def live(self, past: Past) -> Live:
+        """What ``past`` says of the server."""
+        last = past.rounds[-1] if past.rounds else None
+        under_way = last.round if last is not None and last.number not in past.ended else 0
+        return Live(past.running, under_way, self.waited())
+
+    def waited(self) -> float:
+        """Seconds since the run's journal last changed, or where there is none, since this began to look."""
+        changed = [path.lstat().st_mtime for path in journal_files(self.folder) if os.path.lexists(path)]
+        return max(0.0, time.time() - max(changed, default=self._began))
+
+    def is_new(self) -> bool:
+        """Whether a server has yet to make the run: there is no more of it than an empty journal."""
+        if (self.folder / "run.json").exists() or any(self.folder.glob("aggregate-*")):
+            return False
+        try:
+            return not any(os.path.lexists(path) for path in journal_files(self.folder)) or not self.past().rounds
+        except RunError:
+            return False
 
     def state(self) -> str:
         """Changes when there is something new to see."""

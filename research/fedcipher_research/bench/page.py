@@ -17,7 +17,7 @@ __all__ = ["page"]
 
 def page(study: Study, preset: Preset, pictures: list[_page.Picture]) -> str:
     """The page of a study."""
-    parts = [f"<h1>{escape(preset.name)}</h1><p>{escape(preset.summary)}.</p>"]
+    parts = [f"<main><h1>{escape(preset.name)}</h1><p>{escape(preset.summary)}.</p>"]
     parts += [_page.note(text, "problem") for text in problems(study)]
     parts += ["<h2>Averages</h2>", _page.table(overview(study))]
     if preset.comparisons:
@@ -30,4 +30,4 @@ def page(study: Study, preset: Preset, pictures: list[_page.Picture]) -> str:
         parts += ["<p>What differs:</p><ul>", *(f"<li>{escape(text)}</li>" for text in preset.differs), "</ul>"]
     parts += ["<h2>Pictures</h2>", _page.pictures(pictures)]
     parts += ["<h2>How it was measured</h2>", _page.facts((name, text.strip("`")) for name, text in facts(study))]
-    return _page.document(f"{preset.name}: what encryption costs", parts)
+    return _page.document(f"{preset.name}: what encryption costs", [*parts, "</main>"])

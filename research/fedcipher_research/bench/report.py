@@ -31,7 +31,7 @@ def write(study: Study, preset: Preset, folder: Path) -> None:
             put(folder / f"{name}.png", _figures.png(figure))
         text = markdown(study, preset, [(name, caption) for name, caption, _ in pictures])
         put(folder / "README.md", text.encode())
-        drawn = [(caption, _figures.svg(figure)) for _, caption, figure in pictures]
+        drawn = [(caption, _figures.svg(figure, caption)) for _, caption, figure in pictures]
         put(folder / "report.html", page(study, preset, drawn).encode())
     except OSError as error:
         raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error

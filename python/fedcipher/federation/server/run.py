@@ -190,7 +190,7 @@ class ServerRun(RunState):
             self.number += 1
             measured = self.number
         self.number += 1
-        record = RoundRecord(index, self.number, self.key.epoch, measured)
+        record = RoundRecord(index, self.number, self.key.epoch, measured, planned=self.planned)
         self.round_began = time.monotonic()
         self.rounds.append(record)
         if self.journal is not None:

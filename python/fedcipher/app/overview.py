@@ -1,0 +1,222 @@
+# pyright: basic
+"""A run at a glance: how far it is, what encryption costs, how much precision is lost, and who is missing.
+
+Every figure is computed from the records of rounds. Where they do not have it, the page says so and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import median
+
+from fedcipher import _page
+from fedcipher._units import duration, seconds, share, size
+from fedcipher.app.report import Report, RoundResult
+from fedcipher.schemes import scheme_class
+
+__all__ = ["Live", "at_a_glance", "progress", "waiting"]
+
+_UNKNOWN = "not measured"
+_STEPS = ("encrypt", "decrypt")
+_FLOAT32_BYTES = 4
+_SHOWN = 3
+"""So many clients are named; the list of all follows below."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """What is known of the server of a run that is watched."""
+
+    running: bool
+    under_way: int = 0
+    """The round that was begun last and has not ended; 0: there is none."""
+    waited: float = 0.0
+    """Seconds since the run's journal last changed."""
+
+
+def progress(report: Report, live: Live | None = None) -> str:
+    """HTML: the state of the run, rounds ended of those asked for, and the time that is left."""
+    at, asked, count = report.rounds[-1].round, report.asked, len(report.rounds)
+    figure = f"{at} of {_rounds(asked)}" if asked else _rounds(count)
+    said = [escape(_server(live, count))] if live else []
+    took = median(_usual(report.rounds))
+    if asked > at and (live is None or not live.running):
+        said.append(f"{_rounds(asked - at)} of those asked for did not begin.")
+    elif asked > at:
+        said.append(f"About {duration(took * (asked - at))} left, at {seconds(took)} a round (median).")
+    elif not asked:
+        said.append(f"Time left: {_UNKNOWN}, because the records do not say how many rounds were asked for.")
+    if live is None:
+        said.append(f"All rounds took {duration(sum(r.wall_seconds for r in report.rounds))}.")
+    return _page.state("Progress", figure, said, (at, asked) if asked else None)
+
+
+def waiting(live: Live, missing: str = "") -> str:
+    """HTML, in the place of a run's figures: that no round has ended, what that waits for, and since when.
+
+    ``missing``: what the run itself waits for, where it has not begun.
+    """
+    if not missing and not live.running:
+        said = ["The server is not running. Start it again with resume=True to go on with this run."]
+    else:
+        for_ = missing or (
+            f"It waits for round {live.under_way}, in which clients train, encrypt and answer."
+            if live.under_way
+            else "It waits for the server to begin round 1, which needs enough clients that are connected."
+        )
+        since = f'<span data-since="{live.waited:.0f}">{duration(live.waited)}</span>'
+        said = [escape(for_), f"Waiting for {since}.", "This page shows the first figures when a round has ended."]
+    return _page.state("Progress", "No round has ended", said)
+
+
+def at_a_glance(report: Report) -> str:
+    """HTML: cost, precision and who is missing."""
+    return _page.cards([_cost(report), _precision(report), _missing(report)])
+
+
+def _server(live: Live, count: int) -> str:
+    if live.running:
+        said = f"The server is running; round {live.under_way} is under way." if live.under_way else "It is running."
+    else:
+        said = "The server is not running." + (" It has ended in the middle of a round." if live.under_way else "")
+    return f"{said} {_rounds(count)} {'has' if count == 1 else 'have'} ended."
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
+def _usual(rounds: Sequence[RoundResult]) -> list[float]:
+    """Seconds of rounds; without the first, which starts the clients, where there is another."""
+    return [r.wall_seconds for r in rounds[1:] or rounds]
+
+
+# --- cost --------------------------------------------------------------------------------------------------------
+
+
+def _cost(report: Report) -> _page.Card:
+    if not _hides(report):
+        return "What encryption costs", [("nothing", "")], [f"The scheme {report.scheme} does not encrypt."]
+    plain = report.beside if report.beside and not _hides(report.beside) else None
+    (added, why), (bytes_, sizes) = _added_time(report, plain), _added_bytes(report, plain)
+    return "What encryption costs", [(added, "time"), (bytes_, "bytes up")], [why, sizes]
+
+
+def _hides(report: Report) -> bool:
+    return scheme_class(report.scheme).info.hides
+
+
+def _added_time(report: Report, plain: Report | None) -> tuple[str, str]:
+    """A figure, and the sentence that says how it is computed."""
+    if report.lanes:
+        return _UNKNOWN, "Time: not measured, because the times are those of simulating an accelerator."
+    ours, theirs = _work(report), _work(plain) if plain else 0.0
+    whole = sum(_usual(report.rounds))
+    if ours is None or theirs is None or whole <= 0:
+        return _UNKNOWN, "Time: not measured, because no client has said how long it encrypted and decrypted."
+    added = ours - theirs
+    if added >= whole:
+        return _UNKNOWN, "Time: not measured, because clients claim longer times than the rounds took."
+    mean, count = _means(report), len(_usual(report.rounds))
+    steps = f"encrypt {seconds(mean['encrypt'])} and decrypt {seconds(mean['decrypt'])} in a client"
+    steps += f", aggregate {seconds(mean['aggregate'])} on the server, in a round of {seconds(whole / count)}"
+    turns = " Simulated clients count one after the other." if report.simulated else ""
+    if plain is None:
+        # In a simulation all clients count, though some work side by side; elsewhere the slowest is not known.
+        figure = f"{'at most' if report.simulated else 'about'} +{share(added / (whole - added))}"
+        return figure, f"Time: {steps} (means).{turns} Without encryption a part of these steps remains."
+    figure = f"+{share(added / (whole - added))}" if added > 0 else "none measured"
+    return figure, f"Time: {steps} (means), less what these steps took under {plain.scheme}.{turns}"
+
+
+def _work(report: Report) -> float | None:
+    """Seconds of encryption in all rounds but the first; None where a step is not known.
+
+    Clients work side by side, so that a mean client counts; those of a simulation share one machine and count each.
+    """
+    rounds = report.rounds[1:] or report.rounds
+    if any(step not in r.seconds for r in rounds for step in (*_STEPS, "aggregate")):
+        return None
+    turns = [r.clients if report.simulated else 1 for r in rounds]
+    return sum(
+        turn * sum(r.seconds[step] for step in _STEPS) + r.seconds["aggregate"]
+        for turn, r in zip(turns, rounds, strict=True)
+    )
+
+
+def _means(report: Report) -> dict[str, float]:
+    rounds = report.rounds[1:] or report.rounds
+    return {step: sum(r.seconds[step] for r in rounds) / len(rounds) for step in (*_STEPS, "aggregate")}
+
+
+def _added_bytes(report: Report, plain: Report | None) -> tuple[str, str]:
+    up = report.totals()["upload_bytes"]
+    if not up:
+        return _UNKNOWN, "Bytes: not measured, because no client has said how much it sent."
+    if plain and (theirs := plain.totals()["upload_bytes"]):
+        of = f"{size(theirs)} under {plain.scheme}"
+        return f"{up / theirs - 1:+.1%}", f"Bytes: a client sends {size(up)} a round, against {of}."
+    values = max((r.elements for r in report.rounds), default=0.0) * _FLOAT32_BYTES
+    if not values:
+        return _UNKNOWN, "Bytes: not measured, because the records do not say how many values an update has."
+    return f"{up / values - 1:+.1%}", f"Bytes: a client sends {size(up)} a round, against {size(values)} as float32."
+
+
+# --- precision ---------------------------------------------------------------------------------------------------
+
+
+def _precision(report: Report) -> _page.Card:
+    totals, title = report.totals(), "Precision lost"
+    kept, cut = totals.get("kept_fraction"), totals.get("clipped_fraction")
+    figures = [(_UNKNOWN, "")]
+    if kept is not None:
+        figures = [(share(max(0.0, 1 - kept)), "of an update")]
+    elif cut is not None:
+        figures = [(share(cut), "of the values cut")]
+    said = [_coded(report, kept, cut)]
+    saturated = sum(r.saturated or 0.0 for r in report.rounds)
+    if saturated:
+        said.append(f"{saturated:,.0f} values were no finite numbers.")
+    if report.beside and report.same_model():
+        said.append(f"Encryption lost nothing: the model is that of {report.beside.scheme}, bit for bit.")
+    return title, figures, said
+
+
+def _coded(report: Report, kept: float | None, cut: float | None) -> str:
+    bits = f"Values are coded in {report.bits}."
+    if cut is None:
+        why = "the clients' counts are encrypted, and nobody has opened them here"
+        if report.privacy:
+            why = "clients with differential privacy send no counts"
+        return f"{bits} Clipping and rounding: not measured, because {why}."
+    clipped = f"{share(cut)} of the values were cut to their range."
+    if kept is None:
+        return f"{bits} {clipped} Rounding: not measured for this kind of update."
+    return f"{bits} Rounding and clipping together, in the round that lost most. {clipped}"
+
+
+# --- who is missing ----------------------------------------------------------------------------------------------
+
+
+def _missing(report: Report) -> _page.Card:
+    runs, lost = _absent(report.rounds), [r for r in report.rounds if r.unfinished]
+    figures = [(f"{len(runs)} client{'s' * (len(runs) != 1)}" if runs else "Nobody", "")]
+    of = f"of {_rounds(len(report.rounds))}, last in round"
+    said = [f"{name}: not in {len(causes)} {of} {max(causes)}: {causes[max(causes)]}" for name, causes in runs[:_SHOWN]]
+    if len(runs) > _SHOWN:
+        said.append(f"{len(runs) - _SHOWN} more clients are listed below.")
+    if lost:
+        said.append(f"No aggregate in {_rounds(len(lost))}, last in round {lost[-1].round}: {lost[-1].unfinished}")
+    return "Who is missing", figures, said or ["Every client that was asked is in the sum of its round."]
+
+
+def _absent(rounds: Sequence[RoundResult]) -> list[tuple[str, dict[int, str]]]:
+    """Clients that were left out, those most often first: their causes by round."""
+    found: dict[str, dict[int, str]] = {}
+    for r in rounds:
+        for said in r.left_out:
+            name, _, cause = said.partition(": ")
+            found.setdefault(name, {})[r.round] = cause
+    return sorted(found.items(), key=lambda pair: -len(pair[1]))
