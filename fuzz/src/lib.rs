@@ -8,4 +8,4 @@ pub mod entries;
 mod round;
 
 pub use round::{Frames, Round, of};
-pub(crate) use round::{NUMBER, spec};
+pub(crate) use round::{AGREED, COMMITTEE, NUMBER, SPARSE, quick, spec};

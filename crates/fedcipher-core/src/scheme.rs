@@ -273,6 +273,14 @@ pub struct ParamsDigest {
 }
 
 impl ParamsDigest {
+    /// Of a scheme that no build before 0.1.0 had.
+    #[must_use]
+    pub fn new<T: Canonical>(params: &T) -> Self {
+        let now = canonical::digest(params);
+        ParamsDigest { now, former: now }
+    }
+
+    /// Of a scheme that builds before 0.1.0 had, which named these parameters by the text `former`.
     #[must_use]
     pub fn of<T: Canonical>(params: &T, former: &str) -> Self {
         ParamsDigest { now: canonical::digest(params), former: Sha256::digest(former.as_bytes()).into() }

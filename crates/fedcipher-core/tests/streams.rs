@@ -119,7 +119,7 @@ proptest! {
 }
 
 /// One client's update of one tensor, in each scheme that has pieces.
-fn one_update() -> impl Iterator<Item = (Box<dyn Scheme>, KeySet, Layout, Client)> {
+fn one_update() -> impl Iterator<Item = (Arc<dyn Scheme>, KeySet, Layout, Client)> {
     dense_schemes(Bounds::new(2, Weight::ONE, Some(1)).unwrap(), &[12]).into_iter().map(|scheme| {
         let layout = layout(&[(200_000, 12)]);
         let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();
