@@ -49,7 +49,9 @@ def setup(
     **options,
 ):
     codec = codec or fedcipher.Codec(bits=16, clip=2.0)
-    params = {"max_weight": weight, "min_contributions": least, **(params or {})}
+    given = params or {}
+    # Two honest clients at least hide each other.
+    params = {"max_weight": weight, "min_contributions": max(least, given.get("corrupt_clients", 0) + 2), **given}
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec, **params)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     goals, seen = targets(rng), []

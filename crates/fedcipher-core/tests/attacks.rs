@@ -4,15 +4,12 @@
 
 mod common;
 
-use common::{Client, bfv, expected, flashe, floats, layout};
+use common::{Client, expected, floats, layout, made};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
-use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
 use fedcipher_core::mac::Tag;
-use fedcipher_core::oneshot::prekeys::Life;
-use fedcipher_core::oneshot::{Oneshot, Params as OneshotParams, Reveal};
-use fedcipher_core::plain::Plain;
+use fedcipher_core::registry::every_scheme;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};

@@ -16,6 +16,7 @@ use fedcipher_core::statement::END_LEN;
 use fedcipher_core::wire::{self, Contribution, Header, Kind};
 use fedcipher_core::{ClientId, Epoch, Error, RoundId, TotalWeight, Weight};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn bounds() -> Bounds {
     Bounds::new(4, Weight::new(2), Some(1)).unwrap()

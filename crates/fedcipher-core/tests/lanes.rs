@@ -20,6 +20,7 @@ use fedcipher_core::wire;
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 fn values(len: u32, bits: u32) -> Tensor {
     Tensor { dtype: 1, bits, alpha: 1.0, shape: vec![len] }

@@ -12,6 +12,7 @@ use fedcipher_core::protocol::{Decryptor, Form, OpeningFrame};
 use fedcipher_core::scheme::{Expect, Scheme, Terms};
 use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight, wire};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// A frame made from windows of the flat update, as the offload engine makes it: `step` values come at a time.
 fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, client: &Client, step: usize) -> Vec<u8> {
