@@ -23,11 +23,13 @@ from fault_counts import counted
 from fedcipher import errors
 from fedcipher.adapters.flower import open_run
 from fedcipher.federation.server.journal import read_journal
+from fedcipher.schemes import scheme_class
+from scheme_lists import hides, in_core, schemes_that
 
 CLIENTS, ROUNDS = 5, 14
 APP = Path(__file__).parent / "faults_app"
 # The first half runs beside the second: neither may take much longer.
-SCHEMES = ("pasta-bfv", "flashe", "oneshot", "bfv")
+SCHEMES = sorted(schemes_that(hides, in_core), key=lambda param: not scheme_class(param.id).info.workers)
 BITS = 12
 CLIP = 1.0
 NAMES = ("weight", "bias")

@@ -20,6 +20,7 @@ from fedcipher.schemes.base import state_dir
 from flower_harness import LocalGrid, reference_of
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from scheme_lists import adds, of_committee, one_of_each_kind_of_key, schemes_that
 
 CLIENTS = 4
 KILLED = ["the process is killed"]
@@ -28,7 +29,7 @@ QUESTION = RecordDict({"config": ConfigRecord({"feature": "age", "bins": [0, 50,
 
 def federation(tmp_path, answers, *, name="flashe", codec=None, mods=(query_mod,), tamper=None, **params):
     """A grid whose client k answers ``answers[k]``, its keys, and what the clients were asked."""
-    committee = {"members": CLIENTS} if name == "oneshot" else {}
+    committee = of_committee(name, members=CLIENTS)
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec or fedcipher.Codec(bits=16), **committee, **params)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     app, asked = ClientApp(mods=list(mods)), []
@@ -316,10 +317,10 @@ def test_attack_15_a_query_counts_before_the_app_is_asked_also_where_the_process
         assert not site[2]
 
 
-@pytest.mark.parametrize("name", ["flashe", "oneshot"])
+@pytest.mark.parametrize("name", one_of_each_kind_of_key())
 def test_attack_32_a_query_beside_others_sums_what_fits_or_says_why_and_what_helps(tmp_path, monkeypatch, name):
     """Four clients and a minimum of three; the server of another query remembers a sum of the first three."""
-    params = {"corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+    params = of_committee(name, corrupt_clients=0, corrupt_members=0)
     grid, folder, _ = federation(tmp_path, [{"n": 1}] * CLIENTS, name=name, **params)
     provider, fitting = server_keys(folder), ServerSets.fitting
 
@@ -354,7 +355,7 @@ def policy_of(**allowed):
     (home() / "policy.json").chmod(0o600)
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot", "plain"])
+@pytest.mark.parametrize("name", schemes_that(adds))
 def test_totals_under_privacy_have_the_noise_that_is_said(tmp_path, rng, name):
     ages, table = rng.uniform(-120, 120, (CLIENTS, 1500)), rng.uniform(-2, 2, (CLIENTS, 500))
     answers = [{"ages": a.tolist(), "table": t.tolist()} for a, t in zip(ages, table, strict=True)]

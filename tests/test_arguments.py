@@ -14,15 +14,16 @@ from fedcipher.dp import Privacy
 from fedcipher.schemes import from_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scheme_lists import adds, hides, of_committee, one_key, schemes_that
 
 VALUES = np.array([0.25, -0.5, 0.125, 0.0, 0.75], np.float32)
 CODEC = Codec(bits=16, clip=1.0)
 COMMITTEE = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0}
-SCHEMES = ["plain", "flashe", "bfv", "oneshot"]
+SCHEMES = [param.id for param in schemes_that(adds)]
 
 
 def scheme_of(name):
-    return fedcipher.scheme(name, clients=3, codec=CODEC, **(COMMITTEE if name == "oneshot" else {}))
+    return fedcipher.scheme(name, clients=3, codec=CODEC, **of_committee(name, **COMMITTEE))
 
 
 class Cohort:
@@ -82,7 +83,7 @@ def cohorts(made, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [np.int64(4), np.uint8(4), np.array(4)])
-@pytest.mark.parametrize("name", ["plain", "flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(one_key, adds))
 def test_a_cohort_is_counted_by_any_whole_number(name, number):
     scheme = scheme_of(name)
     made = scheme.keygen(number, epoch=np.uint16(7))
@@ -184,7 +185,7 @@ def test_a_members_request_and_answer_are_any_buffers_of_bytes(cohorts, buffer):
 
 
 @pytest.mark.parametrize("odd", [None, "frame", 5, [1, 2], np.zeros(3, np.float32), object()])
-@pytest.mark.parametrize("name", ["bfv", "flashe"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_what_holds_no_bytes_is_no_frame(cohorts, name, odd):
     cohort = cohorts(name)
     aggregator = cohort.scheme.aggregator(cohort.keys.server())
@@ -262,7 +263,7 @@ def test_references_are_read_as_updates_are(layout, part):
         ([np.array([1], "datetime64[s]")], "is not supported"),
     ],
 )
-@pytest.mark.parametrize("name", ["bfv", "flashe"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_what_is_no_list_of_arrays_is_refused_by_name(cohorts, name, update, said):
     cohort = cohorts(name)
     for refused in (cohort.encryptors[0].encrypt, cohort.encryptors[0].precompute):

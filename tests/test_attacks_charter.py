@@ -27,18 +27,19 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAdam, FedAvg
+from scheme_lists import adds, hides, of_committee, schemes_that
 from test_ledger import engine
 
 CLIENTS = 4
 ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
-SCHEMES = ["flashe", "bfv", "oneshot"]
+SCHEMES = schemes_that(hides, adds)
 
 
 class Attack:
     """A server that has run honest rounds and now sends what it likes."""
 
     def __init__(self, folder, name, rng, *, rounds=1, strategy=FedAvg, own_keys=False, app=None, **given):
-        committee = {"members": CLIENTS} if name == "oneshot" else {}
+        committee = of_committee(name, members=CLIENTS)
         scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
         self.issued = scheme.keygen(CLIENTS)
         self.keys = keys.save(self.issued, scheme, folder / f"keys-{name}")
@@ -309,7 +310,7 @@ def with_engines(grid, clients, folder, stack):
 @pytest.mark.parametrize("honest_charter", [True, False])
 def test_attack_31_clients_that_were_told_different_settings_do_not_sum(tmp_path, rng, name, engines, honest_charter):
     """A learning rate of 1 to one client and of 0 to the others makes their sum that client's update."""
-    committee = {"members": CLIENTS} if name == "oneshot" else {}
+    committee = of_committee(name, members=CLIENTS)
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     grid = LocalGrid(settings_app(rng), CLIENTS, folder)
@@ -346,7 +347,7 @@ def told_differently(tmp_path, folder, grid, honest_charter):
 def test_attack_31_nothing_else_that_an_app_can_see_differs_between_clients_of_a_sum(
     tmp_path, rng, monkeypatch, what, name
 ):
-    committee = {"members": CLIENTS} if name == "oneshot" else {}
+    committee = of_committee(name, members=CLIENTS)
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     app = settings_app(rng)

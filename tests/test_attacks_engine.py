@@ -10,6 +10,7 @@ import wire_tools
 from engine_harness import deployment, error_class, field, raw_call, socket_channel, until, updates
 from fedcipher import errors
 from fedcipher.codec import Codec
+from scheme_lists import adds, hides, in_core, one_key, schemes_that
 
 CLIENTS = 4
 KEYGEN = 180
@@ -113,7 +114,7 @@ def test_attack_02_a_host_gets_no_key_out_of_its_engine(federation):
         assert [c.client for c in run.connect(2).decryptor().open(honest).contributions] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "pasta-bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, in_core))
 def test_attack_04_a_host_opens_no_single_upload(federation, name):
     with federation(name) as run:
         _, frames = round_of(run, 1, 200)
@@ -130,7 +131,7 @@ def test_attack_04_a_host_opens_no_single_upload(federation, name):
             engine.decryptor().open(grafted)
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_an_engine_shows_nothing_of_an_aggregate_before_its_tag_has_been_checked(federation, name):
     with federation(name) as run:
         inputs, frames = round_of(run, 1)

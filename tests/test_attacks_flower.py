@@ -47,6 +47,7 @@ from flower_harness import NAMES, bytes_array, initial, make_app, record, refere
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import HealthCheck, example, given, settings, strategies
+from scheme_lists import adds, hides, one_key, schemes_that, works
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -1008,7 +1009,7 @@ def test_attack_12_one_step_is_taken_back_and_no_position_is_evaluated_for_it_ag
     assert says_nothing(send(1)), "and no further"
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_attack_12_a_second_sum_in_one_steps_place_is_the_last(tmp_path, rng, name, caplog):
     """The server may take back a step once, for one other sum: each further one would tell of other clients."""
     federation = Federation(tmp_path, name, rng, rounds=1)
@@ -1261,9 +1262,10 @@ def chain_of(material, arrays, how, at):
     return {"steps": steps, "last": last or None, "indices": indices or None}
 
 
+FAST, SLOW = schemes_that(hides, adds), schemes_that(hides, works, long=works)
 RANDOMISED = [
-    *product(["flashe", "bfv", "oneshot"], ["weights", "delta"]),
-    pytest.param("pasta-bfv", "delta", marks=pytest.mark.long),
+    *(pytest.param(*name.values, target, marks=name.marks) for name, target in product(FAST, ["weights", "delta"])),
+    *(pytest.param(*name.values, "delta", marks=name.marks) for name in SLOW),
 ]
 
 

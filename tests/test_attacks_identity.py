@@ -29,23 +29,16 @@ from fedcipher.federation.server.round_sums import RoundSums
 from fedcipher.schemes import base
 from flower_harness import initial, record, wire_record
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import schemes_that
 
-SCHEMES = {
-    "plain": {},
-    "flashe": {},
-    "bfv": {},
-    "oneshot": {"preset": "fast"},
-    "pasta-bfv": {},
-}
 THIEF = 1000
 """The node of client 0, whose key file the thief has; it is asked first."""
 
 
-@pytest.fixture(params=SCHEMES)
+@pytest.fixture(params=schemes_that())
 def thief(request, tmp_path, rng, monkeypatch):
     codec = fedcipher.Codec(bits=10, clip=2.0, target="weights")
-    more = SCHEMES.get(request.param, {})
-    return Thief(Federation(tmp_path, request.param, rng, codec=codec, **more), monkeypatch, tmp_path)
+    return Thief(Federation(tmp_path, request.param, rng, codec=codec), monkeypatch, tmp_path)
 
 
 class Thief:

@@ -10,15 +10,16 @@ from fedcipher.federation.records import ClientRecord
 from fedcipher.federation.server.liar_search import LiarSearch
 from flower_harness import NAMES, LocalGrid, initial, make_app, party_of, record
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import adds, hides, of_committee, schemes_that
 
 CLIENTS = 8
-SCHEMES = ["flashe", "bfv", "oneshot"]
+SCHEMES = schemes_that(hides, adds)
 
 
 def federation(tmp_path, rng, name, liars, *, clients=CLIENTS, lies=lambda number: True, counts_twice=False, **params):
     """Clients of which some make tags that are not those of what they send, or count twice in a histogram."""
     _holders.clear()
-    committee = {"members": 5} if name == "oneshot" else {}
+    committee = of_committee(name, members=5)
     codec = fedcipher.Codec(bits=12 if name == "pasta-bfv" else 16)
     scheme = fedcipher.scheme(name, clients=clients, codec=codec, **committee, **params)
     folder = keys.save(scheme.keygen(clients), scheme, tmp_path / "keys")

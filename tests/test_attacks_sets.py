@@ -21,6 +21,7 @@ from fedcipher.federation.query import Query
 from fedcipher.schemes import SetMemory
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import initial
+from scheme_lists import adds, hides, one_key, one_of_each_kind_of_key, params_of, schemes_that
 from test_fault_finder import supports
 from test_ledger import engine
 from wire_tools import answered
@@ -29,18 +30,13 @@ CLIENTS = 8
 ROUNDS = 8
 MEMORY, OTHER = b"\1first positions", b"\1queries"
 CODEC = Codec(bits=8, clip=1.0, target="weights")
-MORE = {
-    "flashe": {},
-    "bfv": {"preset": "fast"},
-    "oneshot": {"preset": "fast", "members": 3, "threshold": 2, "corrupt_clients": 0, "corrupt_members": 0},
-}
 
 
 class World:
     """Clients that send an update of their own every round, and a server that sums whichever it likes."""
 
     def __init__(self, name):
-        self.scheme = fedcipher.scheme(name, clients=CLIENTS, min_contributions=3, codec=CODEC, **MORE.get(name, {}))
+        self.scheme = fedcipher.scheme(name, clients=CLIENTS, min_contributions=3, codec=CODEC, **params_of(name))
         self.issued = self.scheme.keygen(CLIENTS)
         self.encryptors = [self.scheme.encryptor(self.issued.client(k)) for k in range(CLIENTS)]
         self.frames = {}
@@ -72,7 +68,7 @@ class World:
         np.testing.assert_allclose(opened[0], np.mean(list(clients)) / 10, atol=0.01)
 
 
-@pytest.fixture(params=MORE)
+@pytest.fixture(params=schemes_that(hides, adds))
 def world(request):
     return World(request.param)
 
@@ -154,7 +150,7 @@ def test_attack_32_sets_are_refused_by_members():
     answered(4, (1, 2, 3, 7), OTHER)
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_attack_32_sets_are_refused_by_engines(name, tmp_path):
     world = World(name)
     folder = keys.save(world.issued, world.scheme, tmp_path / "keys")
@@ -407,7 +403,7 @@ class Identities:
 
     def make_scheme(self, least):
         self.least = least
-        more = MORE[self._name]
+        more = params_of(self._name)
         self.scheme = fedcipher.scheme(self._name, clients=CLIENTS, min_contributions=least, codec=CODEC, **more)
 
     def new_roster(self, least=LEAST):
@@ -599,7 +595,7 @@ def test_attack_32_a_randomised_server_gets_nothing_of_few_clients_of_a_member(t
 
 
 @in_parts
-@pytest.mark.parametrize("name", ["flashe", "oneshot"])
+@pytest.mark.parametrize("name", one_of_each_kind_of_key())
 def test_attack_32_a_randomised_server_gets_nothing_of_few_clients_of_an_opener(tmp_path, rng, name, part, monkeypatch):
     # The memories of a cohort's key end with it.
     between = ["run", "epoch", "roster"] if name == "oneshot" else ["run"]

@@ -9,8 +9,9 @@ import pytest
 import wire_tools
 from fedcipher import Codec, errors
 from fedcipher.schemes.sparse import CommonSet
+from scheme_lists import adds, dense, one_key, schemes_and_params
 
-ALL = [("plain", {}), ("flashe", {}), ("flashe", {"masking": "adaptive"}), ("bfv", {})]
+ALL = schemes_and_params(one_key, adds, dense)
 DELTA = Codec(bits=12, clip=1.0, target="delta")
 PART = Codec(bits=12, clip=1.0, target="delta", top=0.1)
 

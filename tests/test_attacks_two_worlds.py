@@ -38,6 +38,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import adds, hides, of_committee, schemes_that
 
 CLIENTS = 4
 ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
@@ -45,7 +46,7 @@ A_RUN = 40
 """Messages that a server sends before it begins anew, where the honest run has ended."""
 RUNS = 25
 """So often it begins anew after one honest run."""
-SCHEMES = ["flashe", "bfv", "oneshot"]
+SCHEMES = schemes_that(hides, adds)
 MODEL = [*initial(), np.array([5, 2**40]), np.array(True)]
 MODEL_NAMES = [*NAMES, "seen", "flag"]
 HONEST = 2
@@ -439,7 +440,7 @@ def test_attack_two_worlds_look_alike_to_any_randomised_server(tmp_path, name, s
     ideal = sealing == "ideal"
     if ideal:
         seal_ideally(monkeypatch)
-    committee = {"members": CLIENTS} if name == "oneshot" else {}
+    committee = of_committee(name, members=CLIENTS)
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=16), **committee)
     key_sets = scheme.keygen(CLIENTS)
     for run in range(-(-TRIES // (A_RUN * RUNS))):

@@ -18,6 +18,7 @@ from flower_harness import LocalGrid, initial, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import adds, hides, one_key, schemes_that
 
 CLIENTS, ROUNDS = 4, 3
 ANSWERS = {"train_answers": ["loss"], "evaluate_answers": ["distance", Answer("hits", 3, 1.0, 100.0, "sum")]}
@@ -75,7 +76,7 @@ def run(tmp_path):
     return Run(tmp_path)
 
 
-@pytest.mark.parametrize("scheme", ["flashe", "bfv"])
+@pytest.mark.parametrize("scheme", schemes_that(hides, one_key, adds))
 def test_a_key_opens_what_a_server_with_an_opener_sees(tmp_path, scheme):
     blind = Run(tmp_path / "blind", scheme)
     seen = Run(tmp_path / "seen", scheme, opener="client-3.key")

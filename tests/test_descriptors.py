@@ -15,6 +15,7 @@ from fedcipher.federation.server.journal import Journal, read_journal
 from fedcipher.keys.store import hold
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import adds, one_key, schemes_that
 
 resource = pytest.importorskip("resource")
 CLIENTS = 110
@@ -43,7 +44,7 @@ def saved(name, clients, folder):
     return made, keys.save(made.keygen(clients), made, folder)
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "plain"])
+@pytest.mark.parametrize("name", schemes_that(one_key, adds))
 def test_a_process_encrypts_for_more_clients_than_it_may_open_files(tmp_path, few_descriptors, name):
     _, folder = saved(name, CLIENTS, tmp_path / "keys")
     update, used = [np.zeros(4, np.float32)], []

@@ -6,6 +6,7 @@ import pytest
 from fedcipher import _native, errors, keys
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.chain import Chain
+from scheme_lists import adds, hides, one_of_each_kind_of_key, schemes_that
 from test_first_ranges import Federation, Killed, sat_out, settings_of
 
 EXAMPLES = [60_000, *[60] * 9]
@@ -25,7 +26,7 @@ def lose(here, client, message):
     here.grid.tamper = tamper
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("name", schemes_that(hides, adds))
 def test_small_clients_are_not_lost_in_rounds_without_the_large_one(tmp_path, name, caplog):
     """The mean of the later rounds, whose updates are a thousandth of what the first round's largest weighs."""
     error = {}
@@ -45,7 +46,7 @@ def test_small_clients_are_not_lost_in_rounds_without_the_large_one(tmp_path, na
     assert error[True] < 0.3 < 0.8 < error[False], error
 
 
-@pytest.mark.parametrize("name", ["flashe", "oneshot"])
+@pytest.mark.parametrize("name", one_of_each_kind_of_key())
 def test_attack_32_updates_of_fewer_clients_than_their_rounds_histograms_fit_the_rule_of_sets(tmp_path, name, caplog):
     here = Federation(tmp_path, clients=6, name=name, examples=[10, 20, 30, 40, 50, 600])
     # After the sum of round 2's histograms: the chain has three steps.

@@ -25,27 +25,15 @@ from fedcipher.codec import Codec
 from fedcipher.engine import connect
 from fedcipher.engine.host import spoken
 from fedcipher.engine.local import find_program, lock_arguments, run_program, started
+from scheme_lists import hides, in_core, one_key, schemes_and_params, schemes_that, works
 
-SCHEMES = {
-    "plain": ("plain", {}),
-    "flashe": ("flashe", {}),
-    "flashe-single-256": ("flashe", {"masking": "single", "key_bits": 256}),
-    "flashe-sparse": ("flashe", {"codec": Codec(bits=16, clip=1.0, target="delta", top=0.1)}),
-    "flashe-own-choice": ("flashe", {"per_client_top": 0.1, "codec": Codec(bits=16, clip=1.0, target="delta")}),
-    "bfv": ("bfv", {}),
-    "bfv-paper": ("bfv", {"preset": "fedbit-paper"}),
-    "bfv-server-weights": ("bfv", {"server_weights": True, "max_weight": 5}),
-    "pasta-bfv": ("pasta-bfv", {}),
-}
+COMMON_CHOICE = pytest.param("flashe", {"codec": Codec(bits=16, clip=1.0, target="delta", top=0.1)}, id="common choice")
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[pytest.mark.long] * (case == "pasta-bfv")) for case in SCHEMES]
-)
-def test_an_engine_computes_what_the_core_computes(case, tmp_path):
-    name, params = SCHEMES[case]
-    made = fedcipher.scheme(name, clients=3, **{"codec": Codec(bits=12, clip=1.0), **params})
-    weight = made.max_weight
+@pytest.mark.parametrize(("name", "params"), [*schemes_and_params(one_key, in_core, long=works), COMMON_CHOICE])
+def test_an_engine_computes_what_the_core_computes(name, params, tmp_path):
+    weight = 5 if params.get("server_weights") else 1
+    made = fedcipher.scheme(name, clients=3, max_weight=weight, **{"codec": Codec(bits=12, clip=1.0), **params})
     inputs = updates(3)
     issued = made.keygen(3)
     here, there = made.aggregator(issued.server()), None
@@ -59,7 +47,7 @@ def test_an_engine_computes_what_the_core_computes(case, tmp_path):
             encryptor.precompute(update, round=1, plan=plan)
             there.add(encryptor.encrypt(update, round=1, weight=weight, plan=plan))
             assert encryptor.stats.frame_bytes > 0
-            if case in ("flashe-sparse", "flashe-own-choice"):
+            if made.sends_parts:
                 state = encryptor.export_state()
                 assert len(state) == 4 * sum(x.size for x in update)
                 encryptor.import_state(state)
@@ -119,7 +107,7 @@ for pid in sys.argv[2:]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="reading another process's memory needs root")
-@pytest.mark.parametrize("name", ["flashe", "bfv", pytest.param("pasta-bfv", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, in_core, long=works))
 def test_key_bytes_are_in_the_engine_and_not_in_the_host(name, tmp_path):
     made = fedcipher.scheme(name, clients=2, codec=Codec(bits=12, clip=1.0))
     with deployment(made, 2, tmp_path) as run:

@@ -9,12 +9,9 @@ from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from test_schemes import NAMES as DENSE_NAMES
-from test_schemes import VARIANTS as DENSE
+from scheme_lists import adds, dense, hides, of_committee, one_key, quick, schemes_and_params, schemes_that
 
 COUNT = 1200
-VARIANTS = [*DENSE, ("oneshot", {"members": 4, "corrupt_clients": 0, "corrupt_members": 0}), ("pasta-bfv", {})]
-NAMES = [*DENSE_NAMES, "oneshot", "pasta-bfv"]
 
 
 def normal(rng, size):
@@ -74,7 +71,7 @@ def lost(folder, name, params, *, codec=None, clients=4, rounds=4, rate=lambda n
     return {kind: float(1 - got[kind] @ true[kind] / (true[kind] @ true[kind])) for kind in measured}
 
 
-@pytest.mark.parametrize(("name", "params"), VARIANTS, ids=NAMES)
+@pytest.mark.parametrize(("name", "params"), schemes_and_params(dense, quick))
 def test_nothing_is_lost_of_updates_of_any_size(tmp_path, caplog, name, params):
     found = lost(tmp_path, name, params)
     assert "(0% of denormal)" in caplog.text
@@ -82,7 +79,7 @@ def test_nothing_is_lost_of_updates_of_any_size(tmp_path, caplog, name, params):
 
 
 @pytest.mark.parametrize("bits", [3, 4, 24])
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_few_bits_add_noise_and_lose_nothing(tmp_path, name, bits):
     found = lost(tmp_path, name, {}, codec=Codec(bits=bits), clients=8)
     # Five deviations of the noise: of 1200 values, and of the few that count.
@@ -91,15 +88,15 @@ def test_few_bits_add_noise_and_lose_nothing(tmp_path, name, bits):
         assert abs(part) < {3: 0.3 if few else 0.1, 4: 0.12 if few else 0.06, 24: 0.01}[bits], found
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("name", schemes_that(hides, adds))
 @pytest.mark.parametrize("jump", [10.0, 0.1])
 def test_a_rate_that_jumps_tenfold_loses_nothing_once_ranges_have_followed(tmp_path, name, jump):
-    params = {"members": 4, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+    params = of_committee(name, members=4, corrupt_clients=0, corrupt_members=0)
     found = lost(tmp_path, name, params, rounds=7, rate=lambda number: 1.0 if number < 3 else jump)
     assert all(abs(part) < 0.01 for part in found.values()), found
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("name", schemes_that(hides, adds))
 @pytest.mark.parametrize("clients", [5, 18])
 def test_a_client_that_sends_a_thousand_times_its_update_costs_the_others_nothing(tmp_path, caplog, name, clients):
     """Its own update is shortened, and its log says so; of what the others have in common nothing is lost."""
@@ -115,7 +112,7 @@ def test_a_client_that_sends_a_thousand_times_its_update_costs_the_others_nothin
         content = {"arrays": record([(old + update).astype(np.float32)], ["x"])}
         return Message(RecordDict({**content, "metrics": MetricRecord({"num-examples": 10})}), reply_to=msg)
 
-    params = {"members": 4, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+    params = of_committee(name, members=4, corrupt_clients=0, corrupt_members=0)
     scheme = fedcipher.scheme(name, clients=clients, codec=Codec(bits=8), **params)
     made = keys.save(scheme.keygen(clients), scheme, tmp_path / "keys")
     inner = FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0)

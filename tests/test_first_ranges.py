@@ -23,6 +23,7 @@ from flower_harness import NAMES, LocalGrid, bytes_array, party_of, record
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import adds, hides, of_committee, one_key, one_of_each_kind_of_key, schemes_that
 
 SIZE = 1e-5
 FIRST = [np.zeros((4, 5), np.float32), np.zeros(3, np.float32)]
@@ -42,7 +43,7 @@ class Federation:
         self.updates = [[] for _ in range(clients)]
         self.app = ClientApp(mods=[fedcipher.adapters.flower.client_mod])
         self.app.train()(self.train)
-        more = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+        more = of_committee(name, members=3, corrupt_clients=0, corrupt_members=0)
         codec = codec or fedcipher.Codec(bits=12)
         self.given = dict(name=name, clients=clients, min_contributions=minimum, codec=codec, **more)
         scheme = fedcipher.scheme(**self.given)
@@ -98,7 +99,7 @@ class Federation:
             np.testing.assert_allclose(got, np.mean(updates, axis=0), atol=SIZE / 200)
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("name", schemes_that(hides, adds))
 @pytest.mark.parametrize("sees", [False, True])
 def test_a_run_begins_with_histograms_and_each_app_trains_once_a_round(tmp_path, name, sees):
     here = Federation(tmp_path, name=name)
@@ -135,7 +136,7 @@ def test_attack_32_updates_of_fewer_clients_than_the_histograms_fit_the_rule_of_
     here.check(model, here.clients_of(2))
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_attack_32_no_client_opens_updates_of_one_fewer_than_the_histograms(tmp_path, name):
     here = Federation(tmp_path, clients=6, name=name)
     here.run(1)
@@ -195,7 +196,7 @@ def sat_out(text):
 
 
 @pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("name", schemes_that(hides, adds))
 def test_attack_32_a_second_run_while_a_client_is_away_goes_on_and_says_who_sits_out(
     tmp_path, monkeypatch, caplog, name, killed
 ):
@@ -247,7 +248,7 @@ def test_attack_32_a_run_under_a_roster_with_a_smaller_minimum_keeps_to_the_larg
     assert [len(here.clients_of(step)) for step in range(1, 4)] == [3, 3, 5]
 
 
-@pytest.mark.parametrize("name", ["flashe", "oneshot"])
+@pytest.mark.parametrize("name", one_of_each_kind_of_key())
 def test_attack_32_a_run_that_another_run_comes_before_makes_no_sum_and_goes_on(tmp_path, monkeypatch, name):
     """Another server remembers a sum when this one has chosen its own, of all six, which does not fit beside it."""
     here, chosen = Federation(tmp_path, clients=6, name=name), LiarSearch.sets
@@ -278,7 +279,7 @@ def test_attack_32_a_set_whose_answers_were_lost_counts_for_the_server_as_for_me
     assert [here.clients_of(step) for step in (1, 2, 3)] == [list(range(5)), list(range(5)), list(range(6))]
 
 
-@pytest.mark.parametrize("name", ["flashe", "oneshot"])
+@pytest.mark.parametrize("name", one_of_each_kind_of_key())
 def test_a_run_that_no_sum_is_left_for_says_why_and_what_helps(tmp_path, name):
     """Five clients and a minimum of three: without one of them no group is left whole."""
     here = Federation(tmp_path, clients=5, name=name)

@@ -13,19 +13,15 @@ from fedcipher.federation.answers import Answer
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.server.run_folder import replay
-from fedcipher.schemes import base
+from fedcipher.schemes import base, scheme_class
 from flower_harness import LocalGrid, initial, make_app, record, reference_of, wire_record
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, FedTrimmedAvg
+from scheme_lists import adds, dense, one_key, schemes_and_params, schemes_that
 
 CLIENTS = 5
-SCHEMES = [
-    ("plain", {}),
-    ("flashe", {"masking": "adaptive"}),
-    ("bfv", {}),
-    ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0}),
-]
+SCHEMES = schemes_and_params(adds, dense)
 
 ANSWERS = 200 + 16 * 7
 """Bytes that a frame may be longer by its answers: weight, counters, and what an app names."""
@@ -53,7 +49,9 @@ def setup(
     **options,
 ):
     codec = codec or fedcipher.Codec(bits=16, clip=2.0)
-    params = {"max_weight": weight, "min_contributions": least, **(params or {})}
+    given = params or {}
+    # Two honest clients at least hide each other.
+    params = {"max_weight": weight, "min_contributions": max(least, given.get("corrupt_clients", 0) + 2), **given}
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=codec, **params)
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     goals, seen = targets(rng), []
@@ -87,7 +85,7 @@ def test_the_federation_computes_what_it_would_in_the_clear(tmp_path, rng, name,
     for got, x in zip(strategy.open_model(decryptor), want, strict=True):
         np.testing.assert_allclose(got, x, atol=4 * 2.0 / 2**16)
     # Sums of answers are opened by whoever may open means, which this server is not; a committee's readers report them.
-    told = name == "oneshot"
+    told = scheme_class(name).info.committee
     assert bool(result.train_metrics_clientapp) is bool(result.evaluate_metrics_clientapp) is told
     chain = replay(strategy.run.model.folder, strategy.setup.scheme, decryptor)
     sums = chain.open_answers(decryptor, strategy.run.model.folder.evaluation(4), 4)
@@ -289,7 +287,7 @@ FIRST = {
 }
 
 
-@pytest.mark.parametrize("name", ["plain", "flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(one_key, adds))
 @pytest.mark.parametrize("first", FIRST)
 def test_who_answers_first_decides_nothing_for_the_others(tmp_path, rng, monkeypatch, name, first):
     arrays, model, said = FIRST[first]

@@ -33,6 +33,7 @@ from flwr.serverapp.strategy import (
     MultiKrum,
     QFedAvg,
 )
+from scheme_lists import adds, hides, one_key, schemes_that
 
 CLIENTS = 4
 ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
@@ -164,7 +165,7 @@ def named_arrays(arrays):
 
 
 @pytest.mark.parametrize("target", ["delta", "weights"])
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_a_client_opens_what_the_run_ended_with(tmp_path, name, target, capsys):
     apps = Apps(tmp_path, model=fitting(target, MODEL), name=name, codec=fedcipher.Codec(bits=16, target=target))
     strategy, result = apps.start(out=tmp_path / "run", rounds=4)

@@ -23,25 +23,25 @@ from fedcipher.federation.ranges import Ranges
 from fedcipher.federation.refusal import TEXT
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.store import Store
+from fedcipher.schemes import scheme_class
 from fedcipher.schemes.base import state_dir
 from flower_harness import LocalGrid, bytes_array, record, reference_of
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
+from scheme_lists import adds, hides, one_key, schemes_and_params, stands, ways_to_open
 
 CLIENTS, ROUNDS = 5, 6
 ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
 # Scheme, parameters, and which client's key the server opens sums with; an opener does not change who makes the step.
-RUNS = {
-    "plain": ("plain", {}, None),
-    "flashe": ("flashe", {}, None),
-    "flashe, opener": ("flashe", {}, "client-0.key"),
-    "bfv": ("bfv", {}, None),
-    "bfv, opener": ("bfv", {}, "client-0.key"),
-    "oneshot": ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0}, None),
-    "oneshot, reveal=server": ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0, "reveal": "server"}, None),
-}
+RUNS = [
+    *(pytest.param(*p.values, None, id=p.id, marks=p.marks) for p in schemes_and_params(adds, ways_to_open)),
+    *(
+        pytest.param(*p.values, "client-0.key", id=f"{p.id}, opener", marks=p.marks)
+        for p in schemes_and_params(hides, one_key, adds, stands)
+    ),
+]
 # By how much a step makes an error of the mean larger, at most: eta / tau for the adaptive ones, for their first moment
 # and again for the second; and without the momentum's end, 1 / (1 - 0.9).
 STEPPED = {
@@ -373,9 +373,8 @@ def test_what_is_no_number_is_zero_and_what_is_infinite_the_largest():
 
 
 @pytest.mark.parametrize("kind", STEPPED)
-@pytest.mark.parametrize("which", RUNS)
-def test_a_run_ends_as_with_flowers_class_in_the_clear(tmp_path, which, kind):
-    name, params, opener = RUNS[which]
+@pytest.mark.parametrize(("name", "params", "opener"), RUNS)
+def test_a_run_ends_as_with_flowers_class_in_the_clear(tmp_path, name, params, opener, kind):
     federation, inner = Federation(tmp_path, name, **params), made(kind)
     result = federation.start(inner, opener=opener)
     want = federation.in_the_clear(made(kind))
@@ -399,7 +398,7 @@ def test_a_run_ends_as_with_flowers_class_in_the_clear(tmp_path, which, kind):
     assert federation.metrics(ROUNDS) == shown
     sees = opener is not None or params.get("reveal") == "server"
     # Or readers of a committee report them.
-    told = sees or name == "oneshot"
+    told = sees or scheme_class(name).info.committee
     assert federation.strategy.rounds[-1].metrics == (shown if told else {})
     assert dict(result.train_metrics_clientapp.get(ROUNDS, {})) == (shown["train"] if told else {})
     if sees:

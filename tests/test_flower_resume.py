@@ -23,9 +23,11 @@ from fedcipher.adapters.flower import SecureStrategy, open_run
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.server import journal, run_folder
 from fedcipher.federation.server.model import ServerModel
+from fedcipher.schemes import scheme_class
 from flower_harness import LocalGrid, initial, make_app, record
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
+from scheme_lists import hides, one_of_each_kind_of_key, schemes_and_params, ways_to_open, works
 
 CLIENTS, ROUNDS = 4, 4
 ALL = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": CLIENTS, "min_available_nodes": CLIENTS}
@@ -143,17 +145,9 @@ def test_wherever_it_dies_the_run_goes_on(tmp_path, rng, codec, before):
     assert step > 10
 
 
-@pytest.mark.parametrize(
-    ("scheme", "options"),
-    [
-        ("bfv", {}),
-        ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0, "members": 3}),
-        ("oneshot", {"corrupt_clients": 0, "corrupt_members": 0, "members": 3, "reveal": "server"}),
-        pytest.param("pasta-bfv", {}, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "options"), schemes_and_params(hides, ways_to_open, long=works))
 def test_under_every_scheme_a_run_goes_on(tmp_path, rng, scheme, options):
-    codec = fedcipher.Codec(bits=14, clip=2.0) if scheme == "pasta-bfv" else CODEC
+    codec = fedcipher.Codec(bits=14, clip=2.0) if scheme_class(scheme).info.workers else CODEC
     here = Federation(tmp_path, rng, codec, scheme, **options)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         die_in_round(patch, 2)
@@ -610,7 +604,7 @@ def sums_sent(monkeypatch):
 
 
 @pytest.mark.parametrize("reader", ["clients", "server"])
-@pytest.mark.parametrize("scheme", ["flashe", "oneshot"])
+@pytest.mark.parametrize("scheme", one_of_each_kind_of_key())
 @pytest.mark.parametrize("rounds", [3, 6])
 def test_a_run_that_goes_on_sends_each_client_what_it_lacks(tmp_path, rng, monkeypatch, rounds, scheme, reader):
     """Whatever the number of rounds before: whoever has evaluated the last round lacks nothing."""

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheme_lists import adds, hides, of_committee, one_key, schemes_that
 
 FIRST = [np.zeros((30, 20), np.float32), np.zeros(40, np.float32)]
 
@@ -55,7 +56,7 @@ def run(tmp_path, size, *, codec, name="flashe", rounds=2, examples=10, **given)
         metrics = MetricRecord({"num-examples": examples})
         return Message(RecordDict({"arrays": record(arrays), "metrics": metrics}), reply_to=msg)
 
-    more = {"members": 4, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+    more = of_committee(name, members=4, corrupt_clients=0, corrupt_members=0)
     scheme = fedcipher.scheme(name, clients=4, codec=codec, **more)
     folder = keys.save(scheme.keygen(4), scheme, tmp_path / "keys")
     inner = FedAvg(min_train_nodes=4, min_available_nodes=4, fraction_evaluate=0.0)
@@ -64,7 +65,7 @@ def run(tmp_path, size, *, codec, name="flashe", rounds=2, examples=10, **given)
     return strategy, folder
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6, 1e-8])
 def test_with_ranges_that_follow_nothing_is_lost_and_nothing_is_said(tmp_path, caplog, name, size):
     strategy, _ = run(tmp_path, size, codec=Codec(bits=12), name=name, opener="client-0.key")
@@ -101,7 +102,7 @@ def test_without_an_opener_each_client_says_it(tmp_path, caplog):
     assert "kept" not in strategy.rounds[0].counted
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_few_bits_round_without_bias_where_ranges_follow(tmp_path, name):
     """To the nearest, 4 bits keep a tenth less of normal values, and nothing of one that is small beside its array."""
     size, rounds = 1e-3, 8

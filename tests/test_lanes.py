@@ -6,27 +6,20 @@ import pytest
 import wire_tools
 from fedcipher import Codec, errors
 from fedcipher.federation.answers import Answer, Lanes, Tally
+from fedcipher.schemes import scheme_class
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheme_lists import adds, dense, schemes_and_params
 
 WIDTHS = [2, 3, 6, 12, 24]
-SCHEMES = [
-    ("plain", {}),
-    ("flashe", {}),
-    ("flashe", {"per_client_top": 0.3}),
-    ("bfv", {}),
-    ("bfv", {"preset": "fast"}),
-    ("bfv", {"preset": "fedbit-paper"}),
-    ("oneshot", {"members": 5, "threshold": 4, "corrupt_clients": 1, "corrupt_members": 1}),
-]
-NAMES = ["-".join([name, *map(str, params.values())]) for name, params in SCHEMES]
-WIDE = [(name, params) for name, params in SCHEMES if "per_client_top" not in params]
+SCHEMES = schemes_and_params(adds)
+WIDE = schemes_and_params(adds, dense)
 INT64 = Answer("number", 2, 1.0, float(2**63), "sum")
 COUNTS = Answer("counts", 3, 1.0, 1.0, "sum")
 
 
 def made(name, clients, bits, params):
-    least = 3 if name == "oneshot" else 1
+    least = 3 if scheme_class(name).info.committee else 1
     return fedcipher.scheme(name, clients=clients, min_contributions=least, codec=Codec(bits=bits, clip=1.0), **params)
 
 
@@ -52,9 +45,9 @@ def opened(scheme, lanes, tallies, update=()):
 
 
 @pytest.mark.parametrize("clients", [1, 2, 100])
-@pytest.mark.parametrize(("name", "params"), SCHEMES, ids=NAMES)
+@pytest.mark.parametrize(("name", "params"), SCHEMES)
 def test_counts_and_int64_are_exact_beside_values_of_every_width(rng, name, params, clients):
-    of_round = clients if name != "oneshot" else max(4, clients // 10)
+    of_round = max(4, clients // 10) if scheme_class(name).info.committee else clients
     scheme = made(name, max(clients, of_round), WIDTHS, params)
     lanes = lanes_of(scheme, INT64)
     update = [rng.uniform(-1, 1, 300 + k).astype(np.float32) for k, _ in enumerate(WIDTHS)]
@@ -120,7 +113,7 @@ def test_a_number_of_64_bits_is_few_bytes(name, most, bits):
     assert (sizes[1] - sizes[0]) / 5000 <= most
 
 
-@pytest.mark.parametrize(("name", "params"), WIDE, ids=["-".join([n, *map(str, p.values())]) for n, p in WIDE])
+@pytest.mark.parametrize(("name", "params"), WIDE)
 def test_lanes_do_not_depend_on_the_bits_of_values(name, params):
     found = {(made(name, 100, bits, params).lane_bits, made(name, 100, bits, params).largest_digit) for bits in WIDTHS}
     assert len(found) == 1 and found.pop()[0] == (2, 16)

@@ -17,6 +17,7 @@ from engine_harness import CODEC, flashe
 from fedcipher import errors, keys, scheme
 from fedcipher.engine import connect
 from fedcipher.engine.local import lock_arguments, started
+from scheme_lists import adds, hides, one_key, schemes_that
 
 UPDATE = [np.full(300, 0.5, np.float32)]
 
@@ -365,7 +366,7 @@ def test_threads_of_a_forked_process_that_share_an_encryptor_wait_for_each_other
     assert done.returncode == 0, "it waits for ever"
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_a_forked_process_does_not_wait_for_its_parents_threads(name, rng):
     made = scheme(name, clients=2, codec=CODEC)
     issued = made.keygen(2)

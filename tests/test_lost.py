@@ -10,6 +10,7 @@ from flower_harness import NAMES, LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import adds, hides, of_committee, schemes_that
 
 EXAMPLES, ROUNDS = [10, 20, 60, 40, 50], 4
 # Least squares: the weights of 40 inputs to 30 outputs, and offsets.
@@ -49,7 +50,7 @@ class Clients:
             metrics = MetricRecord({"num-examples": EXAMPLES[client]})
             return Message(RecordDict({"arrays": record(made), "metrics": metrics}), reply_to=msg)
 
-        more = {"members": clients, "corrupt_clients": 1, "corrupt_members": 1} if name == "oneshot" else {}
+        more = of_committee(name, members=clients, corrupt_clients=1, corrupt_members=1)
         scheme = fedcipher.scheme(name, clients=clients, codec=fedcipher.Codec(bits=following_bits(name)), **more)
         made = keys.save(scheme.keygen(clients), scheme, folder / "keys", examples_per_weight=max(EXAMPLES))
         averaging = FedAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
@@ -59,7 +60,7 @@ class Clients:
         return strategy.open_model(scheme.decryptor(keys.load_client(made / "client-1.key")[1], in_memory=True))
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("name", schemes_that(hides, adds))
 @pytest.mark.parametrize("rate", [0.1, 5e-4, 1e-5])
 def test_training_loses_at_most_one_percent(tmp_path, rng, name, rate):
     """Of how far each array moves in the clear, whatever the learning rate."""

@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scheme_lists import adds, hides, of_committee, schemes_that
 
 SIZES = st.floats(-90, 90).map(lambda octaves: float(np.float32(2.0**octaves)))
 
@@ -173,7 +174,7 @@ def trained(folder, caplog, name, size, examples, *, rounds, codec=None):
         metrics = MetricRecord({"num-examples": examples[k]})
         return Message(RecordDict({"arrays": record(moved), "metrics": metrics}), reply_to=msg)
 
-    more = {"members": clients, "corrupt_clients": 1, "corrupt_members": 1} if name == "oneshot" else {}
+    more = of_committee(name, members=clients, corrupt_clients=1, corrupt_members=1)
     scheme = fedcipher.scheme(name, clients=clients, **more, **({"codec": codec} if codec else {}))
     made = keys.save(scheme.keygen(clients), scheme, folder / "keys", examples_per_weight=60_000)
     everybody = {"min_train_nodes": clients, "min_available_nodes": clients}
@@ -188,7 +189,7 @@ def trained(folder, caplog, name, size, examples, *, rounds, codec=None):
     return [float(1 - (g * t).sum() / (t * t).sum()) for g, t in zip(got, wanted, strict=True)], applied
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("name", schemes_that(hides, adds))
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-5, 1e-7])
 def test_small_updates_are_not_lost(tmp_path, caplog, name, size):
     """Of an update of 1e-4 nothing was left in 12 bits."""

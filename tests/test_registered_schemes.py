@@ -1,21 +1,32 @@
 """A scheme of another package is one by being registered, and by nothing else."""
 
+import importlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import fedcipher
 import numpy as np
+import page_code
 import pytest
 import wire_tools
 from fedcipher import Codec, cli, errors, keys
 from fedcipher.schemes import Scheme, SchemeInfo, register, registry, scheme_names
 from fedcipher.schemes.base import NativeScheme
+from fedcipher.schemes.bfv import Bfv
+from fedcipher.schemes.flashe import Flashe
+from fedcipher.schemes.oneshot import Oneshot
+from fedcipher.schemes.pasta_bfv import PastaBfv
+from fedcipher.schemes.plain import Plain
 
-TESTS = Path(__file__).parent
-OURS = ["plain", "flashe", "bfv", "oneshot", "pasta-bfv"]
+OURS = [cls.name for cls in (Plain, Flashe, Bfv, Oneshot, PastaBfv)]
 BASELINES = ["paillier", "bfv-lib", "ckks", "tfhe"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A folder with the module `toy_scheme` of docs/contributor/add-a-scheme.md."""
+    return page_code.written(page_code.SCHEME, tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +36,10 @@ def _nothing_registered(monkeypatch):
 
 
 @pytest.fixture
-def toy(monkeypatch):
+def toy(page, monkeypatch):
     """As in a program that imports the package of the scheme."""
-    from toy_scheme import Toy
-
-    return register(Toy)
+    monkeypatch.syspath_prepend(page)
+    return register(importlib.import_module("toy_scheme").Toy)
 
 
 def test_the_product_has_its_own_schemes_and_no_baseline():
@@ -72,20 +82,20 @@ def test_its_keys_are_refused_where_nobody_registers_it(toy, tmp_path, monkeypat
             load(folder / name)
 
 
-def started(*line, **environment):
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+def started(page, *line, **environment):
+    path = os.pathsep.join([str(page), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, **environment}
     command = [sys.executable, "-m", "fedcipher.cli", *map(str, line)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_variable_makes_it_known_to_a_program_and_to_those_that_it_starts(tmp_path):
+def test_the_variable_makes_it_known_to_a_program_and_to_those_that_it_starts(page, tmp_path):
     keygen = ["keygen", "--scheme", "toy", "--clients", 3, "--equal", "--out", tmp_path / "keys"]
-    refused = started(*keygen)
+    refused = started(page, *keygen)
     assert refused.returncode == 2 and "'toy' is not one of" in refused.stderr and "FEDCIPHER_SCHEMES" in refused.stderr
-    assert started(*keygen, FEDCIPHER_SCHEMES="toy_scheme").returncode == 0
+    assert started(page, *keygen, FEDCIPHER_SCHEMES="toy_scheme").returncode == 0
     few = ["--schemes", "toy", "--runs", 1, "--values", 100, "--clients", 3, "--out", tmp_path / "round"]
-    measured = started("bench", "round", *few, FEDCIPHER_SCHEMES="toy_scheme")
+    measured = started(page, "bench", "round", *few, FEDCIPHER_SCHEMES="toy_scheme")
     assert measured.returncode == 0, measured.stderr
 
 

@@ -25,6 +25,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import adds, hides, of_committee, one_key, schemes_that
 
 LOSSES = [0.5, 1.25, 3.0, 4.5, 0.125]
 EXAMPLES = [10, 20, 30, 40, 50]
@@ -55,7 +56,7 @@ class Run:
     """A run of `oneshot` whose server has no key; ``tamper(reply, client)`` changes replies with a report."""
 
     def __init__(self, folder, tamper=None, *, rounds=2, corrupt=1, inner=None, name="oneshot"):
-        more = {"members": CLIENTS, "corrupt_clients": corrupt, "corrupt_members": 0} if name == "oneshot" else {}
+        more = of_committee(name, members=CLIENTS, corrupt_clients=corrupt, corrupt_members=0)
         scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=12), **more)
         self.keys = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys", examples_per_weight=100)
         self.reports = []
@@ -148,7 +149,7 @@ def test_what_no_two_say_or_what_is_no_report_is_no_metric(tmp_path, caplog, tex
     assert not run.result.train_metrics_clientapp and "fewer than 2 alike" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_attack_13_under_a_common_key_no_client_reports(tmp_path, rng, name):
     """Two sums of one round, sent to two clients, would make two reports that differ by one client's answer."""
     answers = {"train": [Answer("loss")], "evaluate": [Answer("distance")]}
@@ -352,7 +353,7 @@ def opened_again(folder):
             yield "r"
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_an_opener_opens_and_reports_one_list_of_a_position_after_a_restart_too(tmp_path, name):
     """A sum without one client, beside the sum that the opener has reported, would tell of this client alone."""
     scheme = fedcipher.scheme(name, clients=CLIENTS, codec=fedcipher.Codec(bits=12, clip=1.0))

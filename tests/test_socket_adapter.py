@@ -8,8 +8,8 @@ from pathlib import Path
 
 import fedcipher
 import numpy as np
+import page_code
 import pytest
-import socket_adapter
 from fedcipher import keys
 from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.data import load
@@ -17,10 +17,10 @@ from fedcipher.errors import DependencyError
 from fedcipher.federation.server.run import ServerRun
 from fedcipher.federation.server.run_folder import open_run
 from fedcipher.federation.server.setup import RunOptions, RunSetup
-from fedcipher.schemes import scheme_names
+from scheme_lists import of_committee, schemes_that
 
+socket_adapter = page_code.module(page_code.ADAPTER, "socket_adapter")
 CLIENTS, ROUNDS, NAMES = 4, 3, ["weights", "bias"]
-PARAMS = {"oneshot": {"members": 3}}
 
 
 def pooled(images):
@@ -58,11 +58,11 @@ def first_model():
     return [np.zeros((49, 10), np.float32), np.zeros(10, np.float32)]
 
 
-@pytest.mark.parametrize("name", scheme_names())
+@pytest.mark.parametrize("name", schemes_that())
 def test_mnist_rounds_over_sockets(name, tmp_path, data_dir):
     folder, data = tmp_path / "keys", data_dir("mnist")
     try:
-        made = fedcipher.scheme(name, clients=CLIENTS, **PARAMS.get(name, {}))
+        made = fedcipher.scheme(name, clients=CLIENTS, **of_committee(name, members=3))
         keys.save(made.keygen(CLIENTS), made, folder)
     except DependencyError as error:
         pytest.skip(str(error))
@@ -100,7 +100,7 @@ def test_mnist_rounds_over_sockets(name, tmp_path, data_dir):
 
 
 def test_the_adapter_fits_on_a_page_and_federation_knows_no_framework():
-    assert len(Path(socket_adapter.__file__).read_text().splitlines()) <= 150
+    assert len(page_code.files(page_code.ADAPTER)["socket_adapter.py"].splitlines()) <= 150
     package = Path(fedcipher.__file__).parent
     for path in sorted((package / "federation").rglob("*.py")):
         imported = r"^\s*(?:from|import) (flwr|nvflare|declearn|openfl|fedcipher\.adapters)\b"

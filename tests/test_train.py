@@ -16,6 +16,7 @@ from fedcipher.app.report import Report, RoundResult
 from fedcipher.app.simulate import largest_weight
 from fedcipher.errors import ReportError
 from fedcipher.federation.records import ClientRecord, RoundRecord
+from scheme_lists import hides, in_core, one_key, schemes_that
 from test_accelerator import MODEL, needs_model
 
 
@@ -105,9 +106,8 @@ def test_a_plain_run_beside_the_encrypted_one(trained):
         assert text in shown
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) for name in ("flashe", "bfv", "pasta-bfv")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, in_core))
 def test_training_with_engines_gives_the_same_model_bit_for_bit(trained, name):
     without = trained(*BESIDE) if name == "bfv" else trained("--scheme", name)
     models = []

@@ -13,6 +13,7 @@ from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import adds, hides, one_key, schemes_that
 
 FIRST = [np.zeros((4, 5), np.float32), np.zeros(3, np.float32)]
 CLIENTS = 4
@@ -52,7 +53,7 @@ def cut_files():
     return list(state_dir().rglob("cut-*.bin"))
 
 
-@pytest.mark.parametrize("name", ["flashe", "bfv"])
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
 def test_what_grows_beyond_its_range_arrives_a_round_later(tmp_path, name):
     sizes = [0.01, 0.05, 0.01, 0.01]
     here = Federation(tmp_path, sizes, name=name)

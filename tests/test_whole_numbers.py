@@ -10,6 +10,7 @@ from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
+from scheme_lists import adds, of_committee, schemes_that
 
 NAMES = ["kernel", "seen", "flags", "small"]
 FIRST = [
@@ -32,7 +33,7 @@ def run(tmp_path, moves, examples, *, name="bfv", bits=12, rounds=1, inner=FedAv
         metrics = MetricRecord({"num-examples": examples[k]})
         return Message(RecordDict({"arrays": record(arrays, NAMES), "metrics": metrics}), reply_to=msg)
 
-    more = {"members": clients, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+    more = of_committee(name, members=clients, corrupt_clients=0, corrupt_members=0)
     codec = fedcipher.Codec(bits=bits, target=target, **({"clip": 1.0} if target == "weights" else {}))
     scheme = fedcipher.scheme(name, clients=clients, codec=codec, **more)
     unit = {} if len(set(examples)) == 1 else {"examples_per_weight": 60_000}
@@ -53,7 +54,7 @@ def counting(k, arrays):
     ]
 
 
-@pytest.mark.parametrize("name", ["plain", "flashe", "bfv", "oneshot"])
+@pytest.mark.parametrize("name", schemes_that(adds))
 @pytest.mark.parametrize("bits", [6, 12])
 @pytest.mark.parametrize("examples", [[10] * 3, [60_000, 60, 60]])
 def test_sums_of_counters_are_exact(tmp_path, name, bits, examples):

@@ -20,6 +20,7 @@ from flower_harness import LocalGrid, record, reference_of
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import of_committee
 
 FEW, MIDDLE, MANY = AUTO_BITS
 FIRST = [np.zeros((40, 30), np.float32), np.zeros(90, np.float32)]
@@ -46,7 +47,7 @@ class Run:
         self.made, self.rng = made, np.random.default_rng(5)
         self.app = ClientApp(mods=[client_mod])
         self.app.train()(self.train)
-        more = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+        more = of_committee(name, members=3, corrupt_clients=0, corrupt_members=0)
         codec = codec or Codec(bits="auto")
         self.scheme = fedcipher.scheme(name, clients=clients, min_contributions=3, codec=codec, **more)
         self.keys = keys.save(self.scheme.keygen(clients), self.scheme, folder / "keys")
@@ -90,7 +91,7 @@ class Run:
 @pytest.mark.parametrize("name", WIDTHS)
 def test_a_frame_has_the_bytes_of_its_own_bits(name):
     """Room for eight bits costs nothing where a round has three."""
-    more = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0} if name == "oneshot" else {}
+    more = of_committee(name, members=3, corrupt_clients=0, corrupt_members=0)
     x = [np.ones((300, 70), np.float32), np.ones(7, np.float32)]
     auto = fedcipher.scheme(name, clients=10, codec=Codec(bits="auto"), **more)
     sealed = wire_tools.encryptor(auto, auto.keygen(10), 1)

@@ -1,5 +1,7 @@
 """Runs the fuzz targets of ``fuzz/``, as many at a time as there are cores, and prints a table: `make fuzz`.
 
+``add`` and ``open`` are tried under each variant of every scheme, as targets of their own: ``add_bfv-fast``.
+
 Exits non-zero when one of them found something; what it found lies in ``fuzz/artifacts/TARGET/``. With ``--minimise``
 the corpora keep what reaches code that the rest does not, and are packed into the archive that is committed. Each
 target's row in docs/evidence/testing.md is that of its last run, with how long and on which day it was.
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archive import bare
+from fedcipher.schemes import Variant, every_scheme
 from page import section, written
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,10 +31,10 @@ FUZZ = ROOT / "fuzz"
 # What one input may cost: a frame of some kilobytes is worth neither.
 LIMITS = ("-rss_limit_mb=2048", "-malloc_limit_mb=1024", "-timeout=20")
 MOST_BYTES = 1 << 16
-# Thousands of small files; without PASTA's, whose frames carry hundreds of kilobytes of keys.
-PACKED, UNPACKED = FUZZ / "corpus.tar.xz", ("add_pasta", "open_pasta")
-# As many targets as cores run, each on one.
-ALONE = os.environ | {"RAYON_NUM_THREADS": "1"}
+PACKED = FUZZ / "corpus.tar.xz"
+SCHEMES = ("add", "open")
+"""Programs that need the name of a variant."""
+VARIANT = "FEDCIPHER_FUZZ_VARIANT"
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,44 @@ class Outcome:
     said: str
 
 
+def variants() -> list[Variant]:
+    """Those that frames are fuzzed under: all of schemes whose sums are additions, of others the first."""
+    return [variant for variant in every_scheme() if variant.first or not variant.info.workers]
+
+
+def variant_of(target: str) -> Variant | None:
+    """The variant that a target is about; None for a target that is about no scheme."""
+    what, _, name = target.partition("_")
+    return next((v for v in variants() if what in SCHEMES and v.name == name), None)
+
+
 def targets() -> list[str]:
     """Names of all targets."""
-    return sorted(path.stem for path in (FUZZ / "targets").glob("*.rs"))
+    named = {path.stem for path in (FUZZ / "targets").glob("*.rs")} - set(SCHEMES)
+    return sorted(named | {f"{what}_{variant.name}" for what in SCHEMES for variant in variants()})
+
+
+def in_core(target: str) -> bool:
+    """Whether a program of ``fuzz/`` tries it; the others are for `fuzz_frames.py`."""
+    variant = variant_of(target)
+    return variant is None or variant.in_core
+
+
+def packed(target: str) -> bool:
+    """Whether its corpus is committed: not where frames carry hundreds of kilobytes of keys."""
+    variant = variant_of(target)
+    return variant is None or not variant.info.workers
+
+
+def environment(target: str) -> dict[str, str]:
+    """As many targets as cores run, each on one; it names the variant."""
+    variant = variant_of(target)
+    return os.environ | {"RAYON_NUM_THREADS": "1"} | ({VARIANT: variant.name} if variant else {})
 
 
 def program(target: str) -> Path:
     """What cargo-fuzz has built for this machine."""
-    (found,) = (FUZZ / "target").glob(f"*/release/{target}")
+    (found,) = (FUZZ / "target").glob(f"*/release/{target.partition('_')[0] if variant_of(target) else target}")
     return found
 
 
@@ -74,31 +107,38 @@ def unpack() -> None:
 def pack() -> None:
     """For the next commit."""
 
-    def packed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        return None if Path(member.name).name in UNPACKED else bare(member)
-
     with tarfile.open(PACKED, "w:xz") as archive:
         for corpus in sorted((FUZZ / "corpus").iterdir()):
-            archive.add(corpus, f"corpus/{corpus.name}", filter=packed)
+            if packed(corpus.name):
+                archive.add(corpus, f"corpus/{corpus.name}", filter=bare)
 
 
 def seed(target: str) -> Path:
     """The target's corpus, with honest input of today's formats: what is kept may be of older ones."""
     corpus = FUZZ / "corpus" / target
     corpus.mkdir(parents=True, exist_ok=True)
-    told = ALONE | {"FEDCIPHER_SEEDS": str(corpus)}
+    told = environment(target) | {"FEDCIPHER_SEEDS": str(corpus)}
     subprocess.run([str(program(target)), "-runs=0"], check=True, capture_output=True, env=told)
     return corpus
+
+
+def command(target: str, seconds: int, artifacts: Path) -> list[str]:
+    """What fuzzes ``target`` for so long."""
+    if not in_core(target):
+        what, _, name = target.partition("_")
+        return [sys.executable, str(ROOT / "tools" / "fuzz_frames.py"), what, name, str(seconds)]
+    words = [str(program(target)), f"-max_total_time={seconds}", f"-max_len={MOST_BYTES}", *LIMITS]
+    return [*words, f"-artifact_prefix={artifacts}/", "-print_final_stats=1", str(FUZZ / "corpus" / target)]
 
 
 def fuzz(target: str, seconds: int) -> Outcome:
     """Fuzzes one target for so long."""
     artifacts = FUZZ / "artifacts" / target
     artifacts.mkdir(parents=True, exist_ok=True)
-    words = [str(program(target)), f"-max_total_time={seconds}", f"-max_len={MOST_BYTES}", *LIMITS]
-    words += [f"-artifact_prefix={artifacts}/", "-print_final_stats=1", str(FUZZ / "corpus" / target)]
     began = time.monotonic()
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ALONE)
+    done = subprocess.run(
+        command(target, seconds, artifacts), capture_output=True, text=True, check=False, env=environment(target)
+    )
     tries = re.search(r"stat::number_of_executed_units:\s*(\d+)", done.stderr)
     reached = re.findall(r"cov: (\d+) ft: \d+ corp: (\d+)", done.stderr)
     coverage, corpus = map(int, reached[-1]) if reached else (0, 0)
@@ -125,7 +165,7 @@ def minimise(target: str) -> None:
     less = corpus.with_name(f"{target}.less")
     less.mkdir()
     words = [str(program(target)), "-merge=1", f"-max_len={MOST_BYTES}", *LIMITS, str(less), str(corpus)]
-    subprocess.run(words, check=True, capture_output=True, env=ALONE)
+    subprocess.run(words, check=True, capture_output=True, env=environment(target))
     shutil.rmtree(corpus)
     less.rename(corpus)
 
@@ -143,8 +183,8 @@ def rows(outcomes: list[Outcome]) -> dict[str, str]:
 
 def table(outcomes: list[Outcome]) -> str:
     """The rows that are on the page, with those of ``outcomes`` in their places; targets that are gone are left out."""
-    kept = {row[1]: row[0] for row in re.finditer(r"^\| `(\w+)` \|.*$", section("fuzz"), re.MULTILINE)}
-    now = {target: row for target, row in (kept | rows(outcomes)).items() if target in targets()}
+    kept = {row[1]: row[0] for row in re.finditer(r"^\| `([\w-]+)` \|.*$", section("fuzz"), re.MULTILINE)}
+    now = {target: row for target, row in (kept | rows(outcomes)).items() if target in targets() and in_core(target)}
     head = (
         "| target | fuzzed | tries | tries a second | edges reached | corpus | found |\n|---|---|---|---|---|---|---|"
     )
@@ -163,18 +203,21 @@ def main() -> int:
     if unknown:
         parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(targets())}")
     chosen = given.only or targets()
-    build()
-    unpack()
-    for target in chosen:
+    programs = [target for target in chosen if in_core(target)]
+    if programs:
+        build()
+        unpack()
+    for target in programs:
         seed(target)
     with ThreadPoolExecutor(given.jobs) as pool:
         if given.minimise:
-            list(pool.map(minimise, chosen))
+            list(pool.map(minimise, programs))
             pack()
             return 0
         outcomes = list(pool.map(lambda target: fuzz(target, given.seconds), chosen))
     print("\n".join(rows(outcomes).values()))
-    written("`make fuzz`, last", table(outcomes), "fuzz")
+    if programs:
+        written("`make fuzz`, last", table(outcomes), "fuzz")
     broken = [o for o in outcomes if o.code]
     for o in broken:
         print(f"\n{o.target}:\n{o.said}", file=sys.stderr)

@@ -15,16 +15,14 @@ import tempfile
 from contextlib import AbstractContextManager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import fedcipher
 import numpy as np
 from archive import bare
 from fedcipher import Codec, cli, keys
 from fedcipher._environment import variable
 from fedcipher.adapters.flower import SecureStrategy, open_run
 from fedcipher.dp import Privacy
-from fedcipher.schemes import KeySet, Scheme
+from fedcipher.schemes import KeySet, Scheme, Variant, every_scheme
 from flwr.serverapp.strategy import FedAvg
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,38 +32,37 @@ from flower_harness import LocalGrid, initial, make_app, record
 GOLDEN = ROOT / "tests" / "golden"
 CLIENTS, ROUND = 3, 7
 VALUES = [np.array([0.5, -0.25, 0.125, 0.0, -1.0], np.float32), np.array(0.75, np.float32)]
-CODEC = Codec(bits=16, clip=1.0)
 NARROW = Codec(bits=12, clip=1.0)
-COMMITTEE = {"members": 3, "corrupt_clients": 0, "corrupt_members": 0}
 PARTIES = ("ada", "bob", "cid")
-RUNS = ("plain", "flashe", "bfv", "oneshot")
-"""Schemes whose run of two rounds is kept."""
-LARGE = ("pasta-bfv", "ckks")
-"""Of these one client's key and the aggregate are enough: a server's key has 70 MB, and 324 with the larger prime."""
 KEPT = ("client-0.key", "aggregate.fedc", "opened.json")
 
-VARIANTS: dict[str, tuple[str, Codec, dict[str, Any]]] = {
-    "plain": ("plain", CODEC, {}),
-    "flashe": ("flashe", CODEC, {}),
-    "flashe-single-256": ("flashe", CODEC, {"masking": "single", "key_bits": 256}),
-    "flashe-adaptive": ("flashe", CODEC, {"masking": "adaptive", "max_weight": 5}),
-    "flashe-auto": ("flashe", Codec(bits="auto"), {}),
-    "flashe-privacy": (
-        "flashe",
-        Codec(bits=20, privacy=Privacy(clip=1.0, noise_multiplier=1.0, rounds=5, delta=1e-5)),
-        {},
-    ),
-    "bfv": ("bfv", NARROW, {}),
-    "bfv-fast": ("bfv", NARROW, {"preset": "fast", "max_weight": 3}),
-    "bfv-fedbit-paper": ("bfv", NARROW, {"preset": "fedbit-paper"}),
-    "bfv-server-weights": ("bfv", NARROW, {"server_weights": True, "max_weight": 3}),
-    "oneshot": ("oneshot", NARROW, {**COMMITTEE, "preset": "compact"}),
-    "oneshot-fast-server": ("oneshot", NARROW, {**COMMITTEE, "preset": "fast", "reveal": "server"}),
-    "oneshot-packed": ("oneshot", NARROW, {**COMMITTEE, "preset": "fast", "pack": 2, "threshold": 2}),
-    "pasta-bfv": ("pasta-bfv", NARROW, {}),
-    "paillier": ("paillier", NARROW, {}),
-    "ckks": ("ckks", NARROW, {}),
-}
+BASELINES = ("paillier", "ckks")
+"""Schemes to compare with of which files are kept too: one whose ciphertexts are small, and one of SEAL's."""
+_PRIVACY = Privacy(clip=1.0, noise_multiplier=1.0, rounds=5, delta=1e-5)
+CODECS = {"auto": Codec(bits="auto"), "privacy": Codec(bits=20, privacy=_PRIVACY)}
+"""What a codec changes in a key, under `flashe`."""
+
+
+def cases() -> dict[str, tuple[Variant, Codec]]:
+    """By its folder's name, what is kept: every variant of the core's schemes, the baselines, and the codecs."""
+    kept = [variant for variant in every_scheme() if variant.in_core or variant.name in BASELINES]
+    (flashe,) = (variant for variant in kept if variant.name == "flashe")
+    codecs = {f"flashe-{name}": (flashe, codec) for name, codec in CODECS.items()}
+    return {variant.name: (variant, NARROW) for variant in kept} | codecs
+
+
+def runs() -> list[str]:
+    """Folders of schemes whose run of two rounds is kept: those whose sums are additions."""
+    return [
+        name
+        for name, (variant, _) in cases().items()
+        if variant.in_core and name == variant.scheme.name and not variant.info.workers
+    ]
+
+
+def large(name: str) -> bool:
+    """Whether one client's key and the aggregate are enough: a server's key of PASTA has 70 to 324 MB."""
+    return cases()[name][0].info.workers or name == "ckks"
 
 
 def state_in(folder: Path) -> AbstractContextManager[None]:
@@ -74,13 +71,13 @@ def state_in(folder: Path) -> AbstractContextManager[None]:
 
 
 def made(name: str) -> Scheme:
-    """The scheme of a variant."""
-    scheme, codec, params = VARIANTS[name]
-    return fedcipher.scheme(scheme, clients=CLIENTS, codec=codec, **params)
+    """The scheme of a case."""
+    variant, codec = cases()[name]
+    return variant.make(clients=CLIENTS, codec=codec)
 
 
 def write(name: str, folder: Path) -> None:
-    """One variant: ``keys``, ``frames`` with the mean that they open to, and ``state`` after the round."""
+    """One case: ``keys``, ``frames`` with the mean that they open to, and ``state`` after the round."""
     scheme = made(name)
     issued = scheme.keygen(CLIENTS)
     keys.save(issued, scheme, folder / "keys")
@@ -174,14 +171,14 @@ def main() -> int:
         print(f"{target} is there: its files are those of that version, and stay", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="fedcipher-golden-") as scratch:
-        for name in VARIANTS:
+        for name in cases():
             folder = Path(scratch) / "made" / name
             folder.mkdir(parents=True)
             write(name, folder)
-            if name in LARGE:
+            if large(name):
                 trim(folder)
             print(name, file=sys.stderr)
-        for name in RUNS:
+        for name in runs():
             folder = Path(scratch) / "made" / f"run-{name}"
             folder.mkdir()
             write_run(name, folder)

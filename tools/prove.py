@@ -111,13 +111,17 @@ def wrong_share(p: int, error: int, clients: int) -> str | None:
     )
 
 
+RINGS = ("bfv", "oneshot")
+"""The schemes of `crates/fedcipher-core/src/rlwe`, whose arithmetic is proved here."""
+
+
 def parameter_sets() -> Iterator[tuple[str, dict[str, str], int, int, int]]:
     """Name, what the code derives, bits, clients, largest value."""
     for preset in ("compact", "fast"):
         for bits in (2, 3, 6, 8, 12, 16, 24):
             clients = [2, 3, 10, 100, 1000, *(1 << k for k in range(2, 21, 3)), MOST_CLIENTS]
             for many in sorted({max(3, n) for n in clients}):
-                for name in ("bfv", "oneshot"):
+                for name in RINGS:
                     codec = fedcipher.Codec(bits=bits, clip=0.5)
                     try:
                         made = fedcipher.scheme(name, clients=many, preset=preset, codec=codec)

@@ -7,5 +7,5 @@
 pub mod entries;
 mod round;
 
+pub(crate) use round::{AGREED, COMMITTEE, NUMBER, SPARSE, quick, spec};
 pub use round::{Frames, Round, of};
-pub(crate) use round::{NUMBER, spec};

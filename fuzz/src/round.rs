@@ -4,8 +4,8 @@ use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::committee::Member;
 use fedcipher_core::keys::{KeySet, KeyTag};
 use fedcipher_core::protocol::FrameDigest;
-use fedcipher_core::registry;
-use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
+use fedcipher_core::registry::{self, every_scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme, Variant};
 use fedcipher_core::sign::SIGNATURE_LEN;
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire::{self, FIXED_LEN};
@@ -35,36 +35,39 @@ pub struct Round {
     pub prekeys: Vec<Vec<u8>>,
 }
 
-/// The memory that sums of the round "agreed" count in; its requests are proposals, and it has no aggregate.
+/// The memory that sums of the round [`AGREED`] count in; its requests are proposals, and it has no aggregate.
 const MEMORY: &[u8] = b"\x01memory";
 
-/// What a key file says of the scheme `name`.
-pub fn spec(name: &str) -> String {
-    let (scheme, params) = match name {
-        "plain" => ("plain", r#""clients": 4, "max_weight": 3"#),
-        "flashe" => ("flashe", r#""clients": 4, "max_weight": 3, "masking": "double", "key_bits": 128"#),
-        "sparse" => {
-            ("flashe", r#""clients": 4, "max_weight": 3, "masking": "single", "key_bits": 128, "per_client_top": 0.2"#)
-        }
-        "bfv" => ("bfv", r#""clients": 4, "max_weight": 3, "preset": "fast", "server_weights": false"#),
-        "oneshot" | "agreed" => (
-            "oneshot",
-            r#""clients": 4, "max_weight": 3, "preset": "fast", "members": 3, "threshold": 3, "corrupt_clients": 1, "corrupt_members": 1, "pack": 1,
-               "reveal": "clients", "prekey_rounds": 1, "prekey_hours": 24"#,
-        ),
-        "pasta" => ("pasta-bfv", r#""clients": 4, "max_weight": 3, "variant": 4, "prime_bits": 17"#),
-        other => panic!("no scheme {other}"),
-    };
-    format!(r#"{{"scheme": "{scheme}", "params": {{{params}}}, "codec": {{"bits": [8, 12]}}}}"#)
-}
+/// The round whose updates count in a memory; its scheme is [`COMMITTEE`]'s.
+pub(crate) const AGREED: &str = "agreed";
+/// The variant with a committee that the targets of members start from.
+pub(crate) const COMMITTEE: &str = "oneshot-fast";
+/// The variant whose clients choose their coordinates.
+pub(crate) const SPARSE: &str = "flashe-own-choice";
 
-pub const NAMES: [&str; 7] = ["plain", "flashe", "sparse", "bfv", "oneshot", "agreed", "pasta"];
+/// What a key file says of the scheme of the round `name`: of a variant of the registry, or [`AGREED`].
+pub fn spec(name: &str) -> String {
+    let wanted = if name == AGREED { COMMITTEE } else { name };
+    let Some(variant) = every_scheme().find(|variant| variant.name == wanted) else {
+        panic!("no variant {name}: see `every_scheme` in the core's registry");
+    };
+    variant.spec(4, Weight::new(3), None, &[8, 12])
+}
 
 /// The round under `name`, made once a process.
 pub fn of(name: &str) -> &'static Round {
-    static MADE: [OnceLock<Round>; NAMES.len()] = [const { OnceLock::new() }; NAMES.len()];
-    let place = NAMES.iter().position(|known| *known == name).unwrap();
-    MADE[place].get_or_init(|| Round::new(name))
+    type Places = Vec<(&'static str, OnceLock<Round>)>;
+    static MADE: OnceLock<Places> = OnceLock::new();
+    let names = || every_scheme().map(|variant| variant.name).chain([AGREED]);
+    let made = MADE.get_or_init(|| names().map(|name| (name, OnceLock::new())).collect());
+    let (_, place) = made.iter().find(|(known, _)| *known == name).unwrap();
+    place.get_or_init(|| Round::new(name))
+}
+
+/// The rounds of all variants whose sums are additions: of others one takes seconds, and a server's key has megabytes.
+pub fn quick() -> impl Iterator<Item = &'static Round> {
+    let adds = |variant: &&Variant| registry::make(&spec(variant.name)).unwrap().workers().is_none();
+    every_scheme().filter(adds).map(|variant| of(variant.name))
 }
 
 impl Round {
@@ -73,7 +76,7 @@ impl Round {
         let tensor = |(bits, len)| Tensor { dtype: 1, bits, alpha: 1.0, shape: vec![len] };
         let layout = Layout::new(vec![tensor((12, 33)), tensor((8, 50)), tensor((12, 7))]).unwrap();
         let keys = scheme.keygen(&ClientId::list(COHORT), Epoch::new(1)).unwrap();
-        let memory = if name == "agreed" { MEMORY } else { &[] };
+        let memory = if name == AGREED { MEMORY } else { &[] };
         let members: Vec<_> = keys
             .clients
             .iter()

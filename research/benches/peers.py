@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from cases import gaussian
 from fedcipher import Codec
-from fedcipher.schemes import Scheme, scheme
+from fedcipher.schemes import Scheme, every_scheme, scheme
 from flwr.common import bytes_to_ndarray
 from flwr.common.secure_aggregation.ndarrays_arithmetic import parameters_addition
 from measure import Times, dumps
@@ -20,7 +20,7 @@ from secagg import Cohort
 
 SIZES = [(61_706, 10), (61_706, 100), (1_200_000, 10), (1_200_000, 100)]
 """Values and clients."""
-OURS = ("flashe", "bfv", "oneshot")
+OURS = tuple(v.name for v in every_scheme() if v.first and v.info.hides and not v.info.workers)
 NEIGHBOURS = {10: 8, 100: 20}
 """Of a client of SecAgg+, by the number of clients; Flower takes an even number around it."""
 _READERS = 9

@@ -9,6 +9,7 @@ import json
 import re
 from pathlib import Path
 
+from fedcipher_research.baselines import QUICK
 from fedcipher_research.published import cell, doubt, doubts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,7 +148,7 @@ def digits() -> str:
         "| scheme | accuracy | encryption, ms a round | server, ms a round | decryption, ms | upload, bytes |",
         "|---|---|---|---|---|---|",
     ]
-    for name in ("plain", "paillier", "bfv-lib", "ckks"):
+    for name in ("plain", *(cls.name for cls in QUICK)):
         t = json.loads((ROOT / "research" / "results" / f"digits-{name}" / "report.json").read_text())["totals"]
         figures = [f"{t[k] * 1e3:,.2f}" for k in ("encrypt", "aggregate", "decrypt")]
         lines.append(f"| `{name}` | {t['accuracy']:.2%} | {' | '.join(figures)} | {t['upload_bytes']:,.0f} |")

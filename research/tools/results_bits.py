@@ -15,6 +15,7 @@ from typing import Any
 
 import fedcipher
 import numpy as np
+from fedcipher.schemes import every_scheme
 from readme_tables import filled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,9 @@ HELD, PAGE, FIGURES = (
     ROOT / "docs" / "evidence" / "figures.md",
 )
 VALUES, FEW = 1_200_000, 3
-FRAMES: list[tuple[str, dict[str, Any]]] = [("flashe", {}), ("bfv", {}), ("oneshot", {"members": 5})]
+FRAMES: list[tuple[str, dict[str, Any]]] = [
+    (v.name, {}) for v in every_scheme() if v.first and v.info.hides and not v.info.workers
+]
 LAST = 3
 """Rounds of the mean that is shown beside the last: one round's accuracy hangs on chance."""
 

@@ -33,8 +33,8 @@ import numpy as np
 from fedcipher import _native, keys
 from fedcipher.adapters.flower import SecureStrategy, client_mod
 from fedcipher.codec import value_bits
-from fedcipher.schemes import following_bits
-from fedcipher_research.baselines import BASELINES
+from fedcipher.schemes import following_bits, scheme_names
+from fedcipher_research.baselines import BASELINES, QUICK
 from flower_harness import LocalGrid, record
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -45,14 +45,14 @@ from page import written
 
 HELD, PAGE = ROOT / "research" / "results" / "lost.json", ROOT / "docs" / "explanation" / "bits.md"
 BESIDE = "clear, begun 1e-6 away"
-SCHEMES = ("flashe", "bfv", "oneshot", "plain", "bfv-lib", "ckks", "pasta-bfv", "paillier")
+SCHEMES = (*scheme_names(), *(cls.name for cls in QUICK))
 Bits = int | Literal["auto"]
 _COMPARED = {baseline.name for baseline in BASELINES}
 RUNS: dict[str, tuple[str, Bits]] = {
     f"`{name}`": (name, 6 if name in _COMPARED else following_bits(name)) for name in SCHEMES
 }
 RUNS |= {f"`flashe`, {bits} bits": ("flashe", bits) for bits in (6, 3, 2)}
-"""Schemes and bits. Without `tfhe`, to which 100 values of 12 clients are more than a minute's work."""
+"""Schemes and bits."""
 Row = dict[str, Any]
 
 

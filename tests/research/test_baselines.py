@@ -12,38 +12,25 @@ import resource
 import signal
 import sys
 from collections import Counter
-from importlib.util import find_spec
 
 import fedcipher
 import numpy as np
 import pytest
+from baseline_lists import baseline_variants, baselines, needs
 from fedcipher import Codec, _native, cli, errors, keys
 from fedcipher_research.baselines import seal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_schemes import reference_integers
 
-tfhe = pytest.mark.skipif(find_spec("fedcipher_tfhe") is None, reason="fedcipher_tfhe is not built; run `make tfhe`")
-VARIANTS = [
-    pytest.param(("paillier", {}), id="paillier"),
-    pytest.param(("paillier", {"packing": "none"}), id="paillier-unpacked"),
-    pytest.param(("paillier", {"key_bits": 3072}), id="paillier-3072"),
-    pytest.param(("bfv-lib", {}), id="bfv-lib"),
-    pytest.param(("bfv-lib", {"degree": 16384}), id="bfv-lib-16384"),
-    pytest.param(("ckks", {}), id="ckks"),
-    pytest.param(("tfhe", {}), id="tfhe", marks=tfhe),
-]
-ONE_EACH = [v for v in VARIANTS if not v.values[0][1]]
+ONE_EACH = baselines()
 # A key's rounds only go up, also over the examples of a property.
 _rounds = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=baseline_variants())
 def made(request):
-    name, params = request.param
-    scheme = fedcipher.scheme(
-        name, clients=6, max_weight=5, min_contributions=1, codec=Codec(bits=11, clip=1.25), **params
-    )
+    scheme = request.param.make(clients=6, max_weight=5, min_contributions=1, codec=Codec(bits=11, clip=1.25))
     return scheme, scheme.keygen(16)
 
 
@@ -158,7 +145,7 @@ def test_keys_of_one_degree_are_none_of_another():
         large.encryptor(small.keygen(3).client(0))
 
 
-SEAL = [v for v in ONE_EACH if v.values[0][0] in ("bfv-lib", "ckks")]
+SEAL = baselines(needs("tenseal"))
 
 
 def three(name):
@@ -170,10 +157,10 @@ def three(name):
     return scheme, issued, frames, sum(reference_integers(update, 11, 1.25, scheme) for update in updates)
 
 
-@pytest.mark.parametrize("variant", SEAL)
-def test_a_library_that_is_brought_down_takes_nobody_with_it(variant, monkeypatch):
+@pytest.mark.parametrize("name", SEAL)
+def test_a_library_that_is_brought_down_takes_nobody_with_it(name, monkeypatch):
     """SEAL dies of some damaged ciphertexts, here of any that says so: it is not this process, and no sum is lost."""
-    scheme, issued, frames, want = three(variant[0])
+    scheme, issued, frames, want = three(name)
     apart = scheme._arithmetic
     aggregator, other = scheme.aggregator(issued.server()), scheme.aggregator(issued.server())
     aggregator.add(frames[0])
@@ -217,9 +204,9 @@ class Full:
         return getattr(self._file, name)
 
 
-@pytest.mark.parametrize("variant", SEAL)
-def test_an_update_that_cannot_be_kept_is_in_no_sum(variant):
-    scheme, issued, frames, want = three(variant[0])
+@pytest.mark.parametrize("name", SEAL)
+def test_an_update_that_cannot_be_kept_is_in_no_sum(name):
+    scheme, issued, frames, want = three(name)
     aggregator = scheme.aggregator(issued.server())
     aggregator.add(frames[0])
     aggregator._adder._kept = Full(aggregator._adder._kept)
@@ -260,7 +247,7 @@ def test_the_first_ciphertext_of_a_sum_decides_nothing_for_the_others():
     """SEAL takes ciphertexts of any degree, level and scale; whoever is first must not keep the others out."""
     import tenseal
 
-    for name in ("bfv-lib", "ckks"):
+    for name in (param.id for param in SEAL):
         scheme, issued, frames, want = three(name)
         inner, public = scheme._arithmetic._inner, scheme._library.public(issued.server())
         context = tenseal.context_from(scheme._library.secret(issued.client(0)))
@@ -278,10 +265,10 @@ def test_the_first_ciphertext_of_a_sum_decides_nothing_for_the_others():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variant", ONE_EACH)
-def test_twenty_thousand_damaged_payloads(variant):
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_twenty_thousand_damaged_payloads(name):
     """None of them ends this process, is waited for, or leaves another error than a refusal."""
-    scheme, issued, *_ = three(variant[0])
+    scheme, issued, *_ = three(name)
     library, arithmetic = scheme._library, scheme._arithmetic
     good = arithmetic.sealer(library.secret(issued.client(0)))(np.arange(5, dtype=np.uint64))
     open_ = arithmetic.opener(library.secret(issued.client(0)))
@@ -306,10 +293,9 @@ def test_twenty_thousand_damaged_payloads(variant):
     assert sum(outcomes.values()) == 20_000 and outcomes["FrameError"] > 1000
 
 
-@pytest.mark.parametrize("variant", ONE_EACH)
-def test_key_files_and_headers(variant, tmp_path):
-    name, params = variant
-    scheme = fedcipher.scheme(name, clients=3, min_contributions=1, codec=Codec(bits=8, clip=1.0), **params)
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_key_files_and_headers(name, tmp_path):
+    scheme = fedcipher.scheme(name, clients=3, min_contributions=1, codec=Codec(bits=8, clip=1.0))
     folder = keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
     loaded, client = keys.load_client(folder / "client-1.key")
     assert loaded.spec() == scheme.spec() and "secret" not in repr(client)

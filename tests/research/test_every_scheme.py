@@ -1,7 +1,5 @@
 """What holds of every scheme of the product holds of the baselines: the product's own tests, with other names."""
 
-from importlib.util import find_spec
-
 import fedcipher
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ import test_lanes as of_lanes
 import test_schemes as of_schemes
 import test_weights as of_weights
 import test_whole_numbers as of_whole_numbers
+from baseline_lists import baselines, quick
 from engine_harness import deployment
 from fedcipher import Codec, errors
 from fedcipher.schemes import scheme_class, scheme_names
@@ -25,9 +24,7 @@ from test_train import trained
 
 __all__ = ["cohorts", "made", "told", "trained"]
 
-tfhe = pytest.mark.skipif(find_spec("fedcipher_tfhe") is None, reason="fedcipher_tfhe is not built; run `make tfhe`")
-NAMES = [pytest.param(cls.name, marks=[tfhe] * (cls.name == "tfhe")) for cls in BASELINES]
-FAST = ["paillier", "bfv-lib", "ckks"]
+NAMES, FAST = baselines(), baselines(quick)
 FEW = {"tfhe": 20}
 
 
@@ -93,7 +90,7 @@ def test_noise_beyond_the_range(told, monkeypatch, rng):
     of_dp.test_sums_are_exact_and_nothing_wraps_where_the_range_is_too_small("bfv-lib", told, monkeypatch, rng)
 
 
-@pytest.mark.parametrize("name", ["bfv-lib", "paillier"])
+@pytest.mark.parametrize("name", FAST)
 def test_privacy(name, tmp_path):
     of_dp.test_weights_do_not_go_with_privacy(name)
     of_dp.test_no_process_and_no_restart_goes_beyond_the_budget(tmp_path, name)
@@ -105,10 +102,7 @@ def test_counters(tmp_path, bits, examples):
     of_whole_numbers.test_sums_of_counters_are_exact(tmp_path, "paillier", bits, examples)
 
 
-WEIGHED = [
-    *FAST,
-    pytest.param("tfhe", marks=[pytest.mark.long, tfhe]),
-]
+WEIGHED = baselines(long=lambda variant: not quick(variant))
 
 
 @pytest.mark.parametrize("name", WEIGHED)

@@ -14,7 +14,7 @@ use crate::protocol::{
     CheckedHead, ClaimedRound, DecryptKernel, Decryptor, EncryptKernel, Encryption, Encryptor, Piece, PieceDecryptor,
     PieceEncryptor, Receiver, Sender,
 };
-use crate::scheme::{Aggregator, ParamsDigest, Progress, Scheme, Terms, Values};
+use crate::scheme::{Aggregator, ParamsDigest, Progress, Scheme, Terms, Values, Variant};
 use crate::threads::Threads;
 use crate::wire::{Contribution, FrameBuffer};
 use crate::{ClientId, Epoch, Result, RoundId, TotalWeight};
@@ -23,6 +23,8 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 const NAME: &str = "plain";
+/// See [`Variant`].
+pub const VARIANTS: &[Variant] = &[Variant::new(NAME, NAME, "{}")];
 const CHUNK: usize = 4096;
 /// Lanes of a piece: a quarter of a megabyte of floats.
 const PIECE: usize = 16 * CHUNK;

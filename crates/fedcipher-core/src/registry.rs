@@ -11,8 +11,8 @@ use crate::plain::Plain;
 use crate::rlwe::Bfv;
 use crate::rlwe::accelerator::Accelerators;
 use crate::rlwe::params::{BfvParams, Preset};
-use crate::scheme::{self, ParamsDigest, Scheme};
-use crate::{Error, Result, Weight};
+use crate::scheme::{self, ParamsDigest, Scheme, Variant};
+use crate::{Error, Result, Weight, flashe, oneshot, plain, rlwe};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -216,10 +216,6 @@ pub fn library(name: &str, params: &str, bounds: &Bounds) -> Result<ParamsDigest
     Ok(ParamsDigest::of(&Library(name, bounds, named), &former::library(name, params, bounds)))
 }
 
-fn read<T: DeserializeOwned>(params: serde_json::Value) -> Result<T> {
-    serde_path_to_error::deserialize(params).map_err(|e| Error::parameter("params", e.to_string()))
-}
-
 /// The scheme of `spec`, JSON with the entries `scheme`, `params` and `codec`.
 pub fn make(spec: &str) -> Result<Arc<dyn Scheme>> {
     make_on(spec, None)
@@ -241,86 +237,149 @@ pub fn make_on(spec: &str, accelerators: Option<Arc<dyn Accelerators>>) -> Resul
     Ok(scheme)
 }
 
+/// What a scheme is built of beside its own parameters.
+struct Given {
+    params: serde_json::Value,
+    bits: Vec<u32>,
+    privacy: Option<Privacy>,
+    accelerators: Option<Arc<dyn Accelerators>>,
+}
+
+impl Given {
+    fn bounds(&self, clients: u64, max_weight: u64, least: Option<u64>) -> Result<Bounds> {
+        Bounds::new(clients, Weight::new(max_weight), least)?.with_privacy(self.privacy)
+    }
+
+    fn read<T: DeserializeOwned>(&mut self) -> Result<T> {
+        serde_path_to_error::deserialize(self.params.take()).map_err(|e| Error::parameter("params", e.to_string()))
+    }
+}
+
+/// A scheme of this build: the variants that it states, and how it is made.
+struct Kernel {
+    variants: &'static [Variant],
+    build: fn(Given) -> Result<Arc<dyn Scheme>>,
+}
+
+/// All schemes of this build. A scheme that is not here cannot be made, and one that is here is in every list.
+const KERNELS: &[Kernel] = &[
+    Kernel { variants: plain::VARIANTS, build: build_plain },
+    Kernel { variants: flashe::VARIANTS, build: build_flashe },
+    Kernel { variants: rlwe::VARIANTS, build: build_bfv },
+    Kernel { variants: oneshot::VARIANTS, build: build_oneshot },
+    #[cfg(feature = "hhe")]
+    Kernel { variants: crate::pasta::scheme::VARIANTS, build: build_pasta },
+];
+
+/// Every scheme of this build in all its variants, each scheme's first one first.
+pub fn every_scheme() -> impl Iterator<Item = &'static Variant> {
+    KERNELS.iter().flat_map(|kernel| kernel.variants)
+}
+
 fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>) -> Result<Arc<dyn Scheme>> {
-    let privacy = spec.codec.privacy.map(Privacy::from);
-    let bounded =
-        |clients, max_weight, least| Bounds::new(clients, Weight::new(max_weight), least)?.with_privacy(privacy);
     if accelerators.as_ref().is_some_and(|all| !all.fall_back()) && spec.scheme != "bfv" {
         return Err(Error::Device { reason: format!("it does the arithmetic of bfv, not of {}", spec.scheme) });
     }
-    match spec.scheme.as_str() {
-        "plain" => {
-            let p: PlainSpec = read(spec.params)?;
-            Ok(Arc::new(Plain::new(bounded(p.clients, p.max_weight, p.min_contributions)?)))
-        }
-        "flashe" => {
-            let p: FlasheSpec = read(spec.params)?;
-            if privacy.is_some() && p.per_client_top.is_some() {
-                return Err(Error::parameter(
-                    "per_client_top",
-                    "with privacy: a coordinate that few clients send has few shares of noise, and error feedback \
-                     would take the noise off again; send all coordinates",
-                ));
+    let named = |kernel: &&Kernel| kernel.variants.iter().any(|variant| variant.scheme == spec.scheme);
+    let Some(kernel) = KERNELS.iter().find(named) else {
+        return Err(Error::parameter("scheme", format!("this build has no kernel for {:?}", spec.scheme)));
+    };
+    let privacy = spec.codec.privacy.map(Privacy::from);
+    (kernel.build)(Given { params: spec.params, bits, privacy, accelerators })
+}
+
+fn build_plain(mut given: Given) -> Result<Arc<dyn Scheme>> {
+    let p: PlainSpec = given.read()?;
+    Ok(Arc::new(Plain::new(given.bounds(p.clients, p.max_weight, p.min_contributions)?)))
+}
+
+fn build_flashe(mut given: Given) -> Result<Arc<dyn Scheme>> {
+    let p: FlasheSpec = given.read()?;
+    if given.privacy.is_some() && p.per_client_top.is_some() {
+        return Err(Error::parameter(
+            "per_client_top",
+            "with privacy: a coordinate that few clients send has few shares of noise, and error feedback \
+             would take the noise off again; send all coordinates",
+        ));
+    }
+    let policy = match p.masking {
+        MaskingSpec::Single => Policy::Fixed(Masking::Single),
+        MaskingSpec::Double => Policy::Fixed(Masking::Double),
+        MaskingSpec::Adaptive => Policy::Adaptive,
+    };
+    let bounds = given.bounds(p.clients, p.max_weight, p.min_contributions)?;
+    let params = FlasheParams { bounds, policy, key_bits: p.key_bits, per_client_top: p.per_client_top };
+    Ok(Arc::new(Flashe::new(params)?))
+}
+
+fn build_bfv(mut given: Given) -> Result<Arc<dyn Scheme>> {
+    let p: BfvSpec = given.read()?;
+    let bounds = given.bounds(p.clients, p.max_weight, p.min_contributions)?;
+    let (preset, server_weights) = (p.preset.into(), p.server_weights);
+    let bfv = Bfv::new(BfvParams { bounds, preset, bits: given.bits, server_weights })?;
+    Ok(Arc::new(match given.accelerators {
+        Some(accelerators) => bfv.with_accelerators(accelerators),
+        None => bfv,
+    }))
+}
+
+fn build_oneshot(mut given: Given) -> Result<Arc<dyn Scheme>> {
+    let p: OneshotSpec = given.read()?;
+    let corrupt = p.corrupt_clients as u64;
+    let bounds = Bounds::among(p.clients, Weight::new(p.max_weight), p.min_contributions, corrupt)?;
+    Ok(Arc::new(Oneshot::new(OneshotParams {
+        bounds: bounds.with_privacy(given.privacy)?,
+        preset: p.preset.into(),
+        bits: given.bits,
+        members: p.members,
+        threshold: p.threshold,
+        corrupt_clients: p.corrupt_clients,
+        corrupt_members: p.corrupt_members,
+        pack: p.pack,
+        reveal: match p.reveal {
+            RevealSpec::Clients => Reveal::Clients,
+            RevealSpec::Server => Reveal::Server,
+        },
+        life: Life { rounds: p.prekey_rounds, hours: p.prekey_hours },
+    })?))
+}
+
+#[cfg(feature = "hhe")]
+fn build_pasta(mut given: Given) -> Result<Arc<dyn Scheme>> {
+    use crate::pasta::scheme::{PastaBfv, PastaParams};
+    let p: PastaSpec = given.read()?;
+    let prime = match p.prime_bits {
+        17 => 65_537,
+        33 => 8_088_322_049,
+        other => return Err(Error::parameter("prime_bits", format!("{other} is not one of 17, 33"))),
+    };
+    let bounds = given.bounds(p.clients, p.max_weight, p.min_contributions)?;
+    Ok(Arc::new(PastaBfv::new(PastaParams { bounds, variant: p.variant, prime })?))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::{ClientId, Epoch};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_variant_is_made_under_its_schemes_name_and_has_keys_for_three_clients() {
+        let mut names = BTreeSet::new();
+        for variant in every_scheme() {
+            let made = make(&variant.spec(3, Weight::new(2), None, &[8, 12])).unwrap();
+            assert_eq!(made.name(), variant.scheme);
+            assert!(names.insert(variant.name), "{} is there twice", variant.name);
+            // A server's key of transciphering takes seconds.
+            if made.workers().is_none() {
+                assert_eq!(made.keygen(&ClientId::list(0..3), Epoch::new(1)).unwrap().clients.len(), 3);
             }
-            let policy = match p.masking {
-                MaskingSpec::Single => Policy::Fixed(Masking::Single),
-                MaskingSpec::Double => Policy::Fixed(Masking::Double),
-                MaskingSpec::Adaptive => Policy::Adaptive,
-            };
-            let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
-            Ok(Arc::new(Flashe::new(FlasheParams {
-                bounds,
-                policy,
-                key_bits: p.key_bits,
-                per_client_top: p.per_client_top,
-            })?))
         }
-        "bfv" => {
-            let p: BfvSpec = read(spec.params)?;
-            let (preset, server_weights) = (p.preset.into(), p.server_weights);
-            let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
-            let bfv = Bfv::new(BfvParams { bounds, preset, bits, server_weights })?;
-            Ok(Arc::new(match accelerators {
-                Some(accelerators) => bfv.with_accelerators(accelerators),
-                None => bfv,
-            }))
+        for kernel in KERNELS {
+            let first = kernel.variants.first().unwrap();
+            assert_eq!(first.name, first.scheme);
+            assert!(kernel.variants.iter().all(|variant| variant.scheme == first.scheme));
         }
-        "oneshot" => {
-            let p: OneshotSpec = read(spec.params)?;
-            Ok(Arc::new(Oneshot::new(OneshotParams {
-                bounds: Bounds::among(
-                    p.clients,
-                    Weight::new(p.max_weight),
-                    p.min_contributions,
-                    p.corrupt_clients as u64,
-                )?
-                .with_privacy(privacy)?,
-                preset: p.preset.into(),
-                bits,
-                members: p.members,
-                threshold: p.threshold,
-                corrupt_clients: p.corrupt_clients,
-                corrupt_members: p.corrupt_members,
-                pack: p.pack,
-                reveal: match p.reveal {
-                    RevealSpec::Clients => Reveal::Clients,
-                    RevealSpec::Server => Reveal::Server,
-                },
-                life: Life { rounds: p.prekey_rounds, hours: p.prekey_hours },
-            })?))
-        }
-        #[cfg(feature = "hhe")]
-        "pasta-bfv" => {
-            use crate::pasta::scheme::{PastaBfv, PastaParams};
-            let p: PastaSpec = read(spec.params)?;
-            let prime = match p.prime_bits {
-                17 => 65_537,
-                33 => 8_088_322_049,
-                other => return Err(Error::parameter("prime_bits", format!("{other} is not one of 17, 33"))),
-            };
-            let bounds = bounded(p.clients, p.max_weight, p.min_contributions)?;
-            Ok(Arc::new(PastaBfv::new(PastaParams { bounds, variant: p.variant, prime })?))
-        }
-        other => Err(Error::parameter("scheme", format!("this build has no kernel for {other:?}"))),
     }
 }

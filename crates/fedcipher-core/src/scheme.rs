@@ -169,6 +169,45 @@ pub trait RoundPlan {
     fn plan(&self, key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>>;
 }
 
+/// A way to make a scheme. Each scheme states its own beside its code, and tests, fuzz targets and measurements try all
+/// of them ([`crate::registry::every_scheme`]).
+#[derive(Debug, Clone, Copy)]
+pub struct Variant {
+    /// Unique among all schemes. The first of a scheme has the scheme's name.
+    pub name: &'static str,
+    pub scheme: &'static str,
+    /// The parameters of this scheme alone, as a key file has them: a JSON object. It fits three clients.
+    pub params: &'static str,
+    /// Whether each client chooses which coordinates it sends.
+    pub sparse: bool,
+}
+
+impl Variant {
+    #[must_use]
+    pub const fn new(name: &'static str, scheme: &'static str, params: &'static str) -> Self {
+        Variant { name, scheme, params, sparse: false }
+    }
+
+    #[must_use]
+    pub const fn sparse(self) -> Self {
+        Variant { sparse: true, ..self }
+    }
+
+    /// What a key file says of this scheme, for [`crate::registry::make`]. Without `least` the minimum of a sum is the
+    /// scheme's usual one.
+    #[must_use]
+    pub fn spec(&self, clients: u64, max_weight: Weight, least: Option<u64>, bits: &[u32]) -> String {
+        let least = least.map_or("null".into(), |least| least.to_string());
+        let own = self.params.trim().trim_start_matches('{').trim_end_matches('}').trim();
+        let comma = if own.is_empty() { "" } else { ", " };
+        format!(
+            r#"{{"scheme": "{}", "params": {{"clients": {clients}, "max_weight": {}, "min_contributions": {least}{comma}{own}}}, "codec": {{"bits": {bits:?}}}}}"#,
+            self.scheme,
+            max_weight.get(),
+        )
+    }
+}
+
 /// A scheme with validated parameters.
 pub trait Scheme: Send + Sync {
     fn name(&self) -> &'static str;
@@ -237,6 +276,14 @@ pub struct ParamsDigest {
 }
 
 impl ParamsDigest {
+    /// Of a scheme that no build before 0.1.0 had.
+    #[must_use]
+    pub fn new<T: Canonical>(params: &T) -> Self {
+        let now = canonical::digest(params);
+        ParamsDigest { now, former: now }
+    }
+
+    /// Of a scheme that builds before 0.1.0 had, which named these parameters by the text `former`.
     #[must_use]
     pub fn of<T: Canonical>(params: &T, former: &str) -> Self {
         ParamsDigest { now: canonical::digest(params), former: Sha256::digest(former.as_bytes()).into() }

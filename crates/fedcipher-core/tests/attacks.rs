@@ -4,15 +4,12 @@
 
 mod common;
 
-use common::{Client, bfv, expected, flashe, floats, layout};
+use common::{Client, expected, floats, layout, made};
 use fedcipher_core::bounds::Bounds;
 use fedcipher_core::codec::{Layout, Sums};
-use fedcipher_core::flashe::{Masking, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet, ServerKey};
 use fedcipher_core::mac::Tag;
-use fedcipher_core::oneshot::prekeys::Life;
-use fedcipher_core::oneshot::{Oneshot, OneshotParams, Reveal};
-use fedcipher_core::plain::Plain;
+use fedcipher_core::registry::every_scheme;
 use fedcipher_core::rlwe::params::Preset;
 use fedcipher_core::scheme::{Expect, Request, Scheme};
 use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
@@ -30,43 +27,13 @@ fn bounds() -> Bounds {
     Bounds::new(u64::from(CLIENTS), Weight::new(3), None).unwrap()
 }
 
-fn oneshot() -> OneshotParams {
-    OneshotParams {
-        bounds: bounds(),
-        preset: Preset::Fast,
-        bits: vec![8, 12],
-        members: 3,
-        threshold: 3,
-        corrupt_clients: 1,
-        corrupt_members: 1,
-        pack: 1,
-        reveal: Reveal::Clients,
-        life: Life { rounds: 1, hours: 24 },
-    }
-}
-
-fn schemes() -> Vec<(&'static str, Box<dyn Scheme>)> {
-    let one = Policy::Fixed(Masking::Single);
-    let two = Policy::Fixed(Masking::Double);
-    #[allow(unused_mut, reason = "one more with the hybrid scheme")]
-    let mut all: Vec<(&'static str, Box<dyn Scheme>)> = vec![
-        ("plain", Box::new(Plain::new(bounds()))),
-        ("flashe-single", flashe(bounds(), one, None)),
-        ("flashe-double", flashe(bounds(), two, None)),
-        ("bfv-compact", bfv(bounds(), Preset::Compact, &[8, 12], false)),
-        ("bfv-server-weights", bfv(bounds(), Preset::Compact, &[8, 12], true)),
-        ("bfv-fast", bfv(bounds(), Preset::Fast, &[8, 12], false)),
-        ("bfv-paper", bfv(bounds(), Preset::FedbitPaper, &[8, 12], false)),
-        ("oneshot", Box::new(Oneshot::new(oneshot()).unwrap())),
-    ];
-    // Transciphering its rounds takes minutes: in `make attack`, not in every run.
-    #[cfg(feature = "hhe")]
-    if std::env::var_os("FEDCIPHER_ATTACK_TRIES").is_some() {
-        use fedcipher_core::pasta::scheme::{PastaBfv, PastaParams};
-        let params = PastaParams { bounds: bounds(), variant: 4, prime: 65_537 };
-        all.push(("pasta-bfv", Box::new(PastaBfv::new(params).unwrap())));
-    }
-    all
+/// Every variant whose clients send all values. Transciphering a round takes minutes: those are in `make attack`, not in
+/// every run.
+fn schemes() -> Vec<(&'static str, Arc<dyn Scheme>)> {
+    let all = std::env::var_os("FEDCIPHER_ATTACK_TRIES").is_some();
+    let dense = every_scheme().filter(|variant| !variant.sparse);
+    let made = dense.map(|variant| (variant.name, made(variant, bounds(), &[8, 12])));
+    made.filter(|(_, scheme)| all || scheme.workers().is_none()).collect()
 }
 
 /// A round that honest clients have answered; the server gave some of them another model.
@@ -79,7 +46,7 @@ struct Round {
 }
 
 struct World {
-    scheme: Box<dyn Scheme>,
+    scheme: Arc<dyn Scheme>,
     layout: Layout,
     epochs: Vec<KeySet>,
     rounds: Vec<Round>,
@@ -101,7 +68,7 @@ fn is_of_client_2(error: &Error) -> bool {
 }
 
 impl World {
-    fn new(scheme: Box<dyn Scheme>, rng: &mut StdRng) -> Self {
+    fn new(scheme: Arc<dyn Scheme>, rng: &mut StdRng) -> Self {
         let layout = layout(&[(700, 12), (90, 8), (300, 12)]);
         let ids: Vec<u32> = (0..CLIENTS).collect();
         let epochs: Vec<KeySet> =

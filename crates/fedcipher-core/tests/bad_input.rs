@@ -16,16 +16,17 @@ use fedcipher_core::statement::END_LEN;
 use fedcipher_core::wire::{self, Contribution, Header, Kind};
 use fedcipher_core::{ClientId, Epoch, Error, RoundId, TotalWeight, Weight};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn bounds() -> Bounds {
     Bounds::new(4, Weight::new(2), Some(1)).unwrap()
 }
 
-fn double() -> Box<dyn Scheme> {
+fn double() -> Arc<dyn Scheme> {
     flashe(bounds(), Policy::Fixed(Masking::Double), None)
 }
 
-fn all_schemes() -> Vec<Box<dyn Scheme>> {
+fn all_schemes() -> Vec<Arc<dyn Scheme>> {
     let mut all = dense_schemes(bounds(), &[12]);
     all.push(flashe(bounds(), Policy::Fixed(Masking::Double), Some(0.2)));
     all
@@ -599,7 +600,7 @@ proptest! {
     }
 }
 
-type Hostile = (Box<dyn Scheme>, fedcipher_core::keys::KeySet, Vec<u8>, Vec<u8>);
+type Hostile = (Arc<dyn Scheme>, fedcipher_core::keys::KeySet, Vec<u8>, Vec<u8>);
 
 fn hostile_cases() -> &'static Vec<Hostile> {
     static CASES: std::sync::OnceLock<Vec<Hostile>> = std::sync::OnceLock::new();

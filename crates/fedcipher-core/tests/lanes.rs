@@ -20,6 +20,7 @@ use fedcipher_core::wire;
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 fn values(len: u32, bits: u32) -> Tensor {
     Tensor { dtype: 1, bits, alpha: 1.0, shape: vec![len] }
@@ -31,7 +32,7 @@ fn whole(scheme: &dyn Scheme, len: usize, bits: u32) -> Tensor {
     Tensor { dtype: WHOLE, bits, alpha, shape: vec![len as u32] }
 }
 
-fn oneshot(clients: u64, bits: &[u32]) -> Box<dyn Scheme> {
+fn oneshot(clients: u64, bits: &[u32]) -> Arc<dyn Scheme> {
     let params = OneshotParams {
         bounds: Bounds::new(clients, Weight::ONE, Some(3)).unwrap(),
         preset: Preset::Compact,
@@ -44,7 +45,7 @@ fn oneshot(clients: u64, bits: &[u32]) -> Box<dyn Scheme> {
         reveal: Reveal::Clients,
         life: Life { rounds: 1, hours: 24 },
     };
-    Box::new(Oneshot::new(params).unwrap())
+    Arc::new(Oneshot::new(params).unwrap())
 }
 
 /// Opens one round: the values that a reader gets, and the sums behind them.

@@ -12,6 +12,7 @@ use fedcipher_core::protocol::{Decryption, Decryptor, Form};
 use fedcipher_core::scheme::{Expect, Scheme, Terms};
 use fedcipher_core::{ClientId, Epoch, Error, RoundId, Weight, wire};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// A frame made from windows of the flat update, as the offload engine makes it: `step` values come at a time.
 fn sealed(scheme: &dyn Scheme, keys: &KeySet, layout: &Layout, client: &Client, step: usize) -> Vec<u8> {
@@ -119,7 +120,7 @@ proptest! {
 }
 
 /// One client's update of one tensor, in each scheme that has pieces.
-fn one_update() -> impl Iterator<Item = (Box<dyn Scheme>, KeySet, Layout, Client)> {
+fn one_update() -> impl Iterator<Item = (Arc<dyn Scheme>, KeySet, Layout, Client)> {
     dense_schemes(Bounds::new(2, Weight::ONE, Some(1)).unwrap(), &[12]).into_iter().map(|scheme| {
         let layout = layout(&[(200_000, 12)]);
         let keys = scheme.keygen(&ClientId::list([0, 1]), Epoch::new(1)).unwrap();

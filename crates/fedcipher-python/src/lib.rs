@@ -679,6 +679,12 @@ fn min_contributions(clients: u64, chosen: Option<Fewest>, corrupt_clients: Opti
     Ok(bounds().map_err(raise)?.min_contributions)
 }
 
+/// Every scheme of this build in all its variants: scheme, variant, its parameters as JSON, whether it is sparse.
+#[pyfunction]
+fn every_scheme() -> Vec<(&'static str, &'static str, &'static str, bool)> {
+    registry::every_scheme().map(|v| (v.scheme, v.name, v.params, v.sparse)).collect()
+}
+
 /// The elements, numbered through all tensors, that all clients send in `round`.
 #[pyfunction]
 #[pyo3(signature = (lengths, reference, round, top))]
@@ -920,6 +926,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(committee::charter_signature_holds, m)?)?;
     m.add_function(wrap_pyfunction!(committee::roster_signature_holds, m)?)?;
     m.add_function(wrap_pyfunction!(min_contributions, m)?)?;
+    m.add_function(wrap_pyfunction!(every_scheme, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::replaceable, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::changeable, m)?)?;

@@ -23,6 +23,7 @@ from fedcipher.schemes.base import (
 )
 from fedcipher.schemes.committee import Committee, CommitteeRound, Member
 from fedcipher.schemes.registry import register, scheme_class, scheme_names
+from fedcipher.schemes.variants import Variant, every_scheme
 from fedcipher.schemes.workers import PartedSum, Parts, Workers
 
 __all__ = [
@@ -42,7 +43,9 @@ __all__ = [
     "Scheme",
     "SchemeInfo",
     "SetMemory",
+    "Variant",
     "Workers",
+    "every_scheme",
     "following_bits",
     "from_spec",
     "register",

@@ -112,6 +112,8 @@ class SchemeInfo:
     """Whether values of fewer bits have narrower lanes, where a codec has several."""
     committee: bool = False
     """Whether a sum takes the answers of a committee."""
+    workers: bool = False
+    """Whether a sum is more than additions, so that workers can share the work."""
 
 
 @dataclass(frozen=True)
@@ -442,6 +444,8 @@ class Scheme(ABC):
     info: ClassVar[SchemeInfo]
     split: ClassVar[dict[str, str]] = {}
     """Names that are no parameters, and which parameters to give instead."""
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Names and parameters of more ways to make it that tests shall try (`fedcipher.schemes.every_scheme`)."""
     codec: Codec
     max_weight: int
     min_contributions: int

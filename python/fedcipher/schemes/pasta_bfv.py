@@ -40,6 +40,7 @@ class PastaBfv(NativeScheme):
         cost="17 or 33 bits a value up, from 108 down; the server evaluates a circuit per 8192 values",
         source="PASTA, ePrint 2021/731; hybrid HE",
         feature="hhe",
+        workers=True,
     )
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from fedcipher._optional import load
@@ -49,6 +49,11 @@ class Paillier(LibraryScheme):
         install=INSTALL,
         post_quantum=False,
     )
+
+    variants: ClassVar[dict[str, dict[str, Any]]] = {
+        "paillier-unpacked": {"packing": "none"},
+        "paillier-3072": {"key_bits": 3072},
+    }
 
     def __init__(
         self,

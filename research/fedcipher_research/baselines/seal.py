@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from fedcipher._optional import load
@@ -49,6 +49,7 @@ class BfvLib(LibraryScheme):
         packages=("tenseal", "gmpy2"),
         install=INSTALL,
     )
+    variants: ClassVar[dict[str, dict[str, Any]]] = {"bfv-lib-16384": {"degree": 16384}}
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ use crate::mac::Weighting;
 use crate::mac::coordinates::MAX_SUM_BITS;
 use crate::prf::{Prf, random_bytes};
 use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
-use crate::scheme::{Aggregator, ParamsDigest, RoundPlan, Scheme, Values};
+use crate::scheme::{Aggregator, ParamsDigest, RoundPlan, Scheme, Values, Variant};
 use crate::sparse::{check_top, tensor_count};
 use crate::{ClientId, Epoch, Error, Result, RoundId};
 pub use mask::Masking;
@@ -34,6 +34,14 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 const NAME: &str = "flashe";
+/// See [`Variant`].
+pub const VARIANTS: &[Variant] = &[
+    Variant::new(NAME, NAME, r#"{"masking": "double", "key_bits": 128, "per_client_top": null}"#),
+    Variant::new("flashe-single-256", NAME, r#"{"masking": "single", "key_bits": 256, "per_client_top": null}"#),
+    Variant::new("flashe-adaptive", NAME, r#"{"masking": "adaptive", "key_bits": 128, "per_client_top": null}"#),
+    Variant::new("flashe-own-choice", NAME, r#"{"masking": "single", "key_bits": 128, "per_client_top": 0.2}"#)
+        .sparse(),
+];
 
 /// Which masking a cohort uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -48,7 +48,7 @@ use crate::mac::{MacKey, Weighting};
 use crate::protocol::{Decryptor, Encryptor};
 use crate::rlwe::params::{BfvParams as Ring, Derived, Preset};
 use crate::rlwe::ring::Binomial;
-use crate::scheme::{self, Aggregator, ParamsDigest, Scheme, Values};
+use crate::scheme::{self, Aggregator, ParamsDigest, Scheme, Values, Variant};
 use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::statement::sha256;
 use crate::wire::Reader;
@@ -64,6 +64,33 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 const NAME: &str = "oneshot";
+/// See [`Variant`]. Each client is of the committee, and two of the three answers are enough but where all are needed.
+pub const VARIANTS: &[Variant] = &[
+    Variant::new(
+        NAME,
+        NAME,
+        r#"{"preset": "compact", "members": 3, "threshold": 2, "corrupt_clients": 0, "corrupt_members": 0, "pack": 1,
+            "reveal": "clients", "prekey_rounds": 1, "prekey_hours": 24}"#,
+    ),
+    Variant::new(
+        "oneshot-fast",
+        NAME,
+        r#"{"preset": "fast", "members": 3, "threshold": 3, "corrupt_clients": 1, "corrupt_members": 1, "pack": 1,
+            "reveal": "clients", "prekey_rounds": 1, "prekey_hours": 24}"#,
+    ),
+    Variant::new(
+        "oneshot-server",
+        NAME,
+        r#"{"preset": "fast", "members": 3, "threshold": 2, "corrupt_clients": 0, "corrupt_members": 0, "pack": 1,
+            "reveal": "server", "prekey_rounds": 1, "prekey_hours": 24}"#,
+    ),
+    Variant::new(
+        "oneshot-packed",
+        NAME,
+        r#"{"preset": "fast", "members": 3, "threshold": 2, "corrupt_clients": 0, "corrupt_members": 0, "pack": 2,
+            "reveal": "clients", "prekey_rounds": 1, "prekey_hours": 24}"#,
+    ),
+];
 const MAX_MEMBERS: usize = 64;
 /// The number of hours in a year.
 const MAX_HOURS: u64 = 8766;

@@ -23,7 +23,7 @@ use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
 use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
-use crate::scheme::{Aggregator, ParamsDigest, RoundPlan, Scheme, Values, Workers};
+use crate::scheme::{self, Aggregator, ParamsDigest, RoundPlan, Scheme, Values, Workers};
 use crate::wire;
 use crate::{ClientId, Epoch, Error, Result, RoundId};
 use fhe::bfv::SecretKey;
@@ -37,6 +37,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
 const NAME: &str = "pasta-bfv";
+/// See [`scheme::Variant`].
+pub const VARIANTS: &[scheme::Variant] = &[
+    scheme::Variant::new(NAME, NAME, r#"{"variant": 4, "prime_bits": 17}"#),
+    scheme::Variant::new("pasta-bfv-3", NAME, r#"{"variant": 3, "prime_bits": 17}"#),
+    scheme::Variant::new("pasta-bfv-33", NAME, r#"{"variant": 4, "prime_bits": 33}"#),
+];
 /// Bits of noise that must stay unused.
 const MARGIN: u32 = 3;
 /// Folding multiplies by a row mask: log2 of N times p, generously.

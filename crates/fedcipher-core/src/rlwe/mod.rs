@@ -21,7 +21,7 @@ use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::mac::Weighting;
 use crate::protocol::{Decryptor, Encryptor};
-use crate::scheme::{Aggregator, ParamsDigest, Scheme, Values};
+use crate::scheme::{Aggregator, ParamsDigest, Scheme, Values, Variant};
 use crate::{ClientId, Epoch, Result, RoundId};
 use accelerator::{Accelerators, Session};
 use params::{BfvParams, Derived};
@@ -30,6 +30,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 const NAME: &str = "bfv";
+/// See [`Variant`].
+pub const VARIANTS: &[Variant] = &[
+    Variant::new(NAME, NAME, r#"{"preset": "compact", "server_weights": false}"#),
+    Variant::new("bfv-fast", NAME, r#"{"preset": "fast", "server_weights": false}"#),
+    Variant::new("bfv-paper", NAME, r#"{"preset": "fedbit-paper", "server_weights": false}"#),
+    Variant::new("bfv-server-weights", NAME, r#"{"preset": "compact", "server_weights": true}"#),
+];
 
 impl BfvParams {
     fn rules(&self) -> Rules {

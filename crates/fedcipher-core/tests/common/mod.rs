@@ -5,14 +5,13 @@
 use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::committee::Member;
-use fedcipher_core::flashe::{Flashe, FlasheParams, Masking, Policy};
+use fedcipher_core::flashe::{Flashe, FlasheParams, Policy};
 use fedcipher_core::keys::{ClientKey, KeySet};
-use fedcipher_core::plain::Plain;
-use fedcipher_core::protocol::Encryptor;
-use fedcipher_core::protocol::FrameDigest;
+use fedcipher_core::protocol::{Encryptor, FrameDigest};
+use fedcipher_core::registry::{self, every_scheme};
 use fedcipher_core::rlwe::Bfv;
 use fedcipher_core::rlwe::params::{BfvParams, Preset};
-use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme};
+use fedcipher_core::scheme::{Aggregator, Expect, Request, Scheme, Variant};
 use fedcipher_core::sign::{SIGNATURE_LEN, SigningKey};
 use fedcipher_core::statement::{RoundContext, Signer, split};
 use fedcipher_core::wire;
@@ -21,7 +20,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use tempfile::TempDir;
 
 pub fn layout(sizes: &[(usize, u32)]) -> Layout {
@@ -45,26 +44,29 @@ pub fn integers(levels: Levels, layout: &Layout, values: &[Vec<f32>]) -> Vec<u64
     ints.into_iter().map(u64::from).collect()
 }
 
-pub fn flashe(bounds: Bounds, policy: Policy, per_client_top: Option<f64>) -> Box<dyn Scheme> {
-    Box::new(Flashe::new(FlasheParams { bounds, policy, key_bits: 128, per_client_top }).unwrap())
+pub fn flashe(bounds: Bounds, policy: Policy, per_client_top: Option<f64>) -> Arc<dyn Scheme> {
+    Arc::new(Flashe::new(FlasheParams { bounds, policy, key_bits: 128, per_client_top }).unwrap())
 }
 
-pub fn bfv(bounds: Bounds, preset: Preset, bits: &[u32], server_weights: bool) -> Box<dyn Scheme> {
-    Box::new(Bfv::new(BfvParams { bounds, preset, bits: bits.to_vec(), server_weights }).unwrap())
+pub fn bfv(bounds: Bounds, preset: Preset, bits: &[u32], server_weights: bool) -> Arc<dyn Scheme> {
+    Arc::new(Bfv::new(BfvParams { bounds, preset, bits: bits.to_vec(), server_weights }).unwrap())
 }
 
-/// Every dense scheme there is, for values of these bits.
-pub fn dense_schemes(bounds: Bounds, bits: &[u32]) -> Vec<Box<dyn Scheme>> {
-    vec![
-        Box::new(Plain::new(bounds)),
-        flashe(bounds, Policy::Fixed(Masking::Double), None),
-        flashe(bounds, Policy::Fixed(Masking::Single), None),
-        flashe(bounds, Policy::Adaptive, None),
-        bfv(bounds, Preset::Compact, bits, false),
-        bfv(bounds, Preset::Compact, bits, true),
-        bfv(bounds, Preset::Fast, bits, false),
-        bfv(bounds, Preset::FedbitPaper, bits, false),
-    ]
+/// `variant` for these bounds and values of these bits.
+pub fn made(variant: &Variant, bounds: Bounds, bits: &[u32]) -> Arc<dyn Scheme> {
+    let least = Some(bounds.min_contributions);
+    registry::make(&variant.spec(bounds.clients, bounds.max_weight, least, bits)).unwrap()
+}
+
+/// Every variant whose clients share a key and send all values, and whose sums are additions; for values of these bits.
+pub fn dense_schemes(bounds: Bounds, bits: &[u32]) -> Vec<Arc<dyn Scheme>> {
+    static DENSE: OnceLock<Vec<&Variant>> = OnceLock::new();
+    let adds = |variant: &&Variant| {
+        let scheme = registry::make(&variant.spec(3, Weight::ONE, None, &[8])).unwrap();
+        scheme.committee().is_none() && scheme.workers().is_none()
+    };
+    let dense = DENSE.get_or_init(|| every_scheme().filter(|variant| !variant.sparse).filter(adds).collect());
+    dense.iter().map(|variant| made(variant, bounds, bits)).collect()
 }
 
 /// A client of a round: id, weight, values.

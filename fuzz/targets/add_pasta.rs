@@ -1,5 +1,0 @@
-#![no_main]
-
-use fedcipher_fuzz::entries;
-
-libfuzzer_sys::fuzz_target!(init: entries::begin("add_pasta"), |data: &[u8]| entries::add("pasta", data));

@@ -1,5 +1,0 @@
-#![no_main]
-
-use fedcipher_fuzz::entries;
-
-libfuzzer_sys::fuzz_target!(init: entries::begin("open_pasta"), |data: &[u8]| entries::open("pasta", data));
