@@ -96,6 +96,8 @@ def main() -> int:
         if options.train:
             extra = [line.partition(";")[0] for line in required.splitlines() if re.search("extra == .demo", line)]
             run("-m", "pip", "install", "--quiet", "--only-binary", ":all:", *extra)
+            # Ray starts its workers by bash.
+            bare["PATH"] += ":/usr/bin:/bin"
             run(
                 "-m", "fedcipher.cli", "train", "--engine", "auto", "--rounds", "1", "--clients", "3", "--out", "report"
             )
