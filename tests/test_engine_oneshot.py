@@ -110,7 +110,7 @@ def test_a_member_behind_a_host_answers_for_one_set_a_round(running):
     for damaged in (b"", asked[0][:-5], frames[0]):
         with pytest.raises(errors.FrameError):
             member.answer(damaged)
-    with pytest.raises(errors.AccessError, match="no member"):
+    with pytest.raises(errors.AccessError, match="not a member"):
         running.parties[4].member().answer(asked[0])
 
 
@@ -177,7 +177,7 @@ def test_a_member_behind_an_engine_that_has_forgotten_opens_nothing(running):
     with pytest.raises(errors.PrekeyError, match="begin a new round"):
         running.parties[0].member().answer(requests[0])
     for call in (running.parties[4].member().forget, running.parties[4].member().prekey):
-        with pytest.raises(errors.AccessError, match="no member"):
+        with pytest.raises(errors.AccessError, match="not a member"):
             call()
 
 
