@@ -21,11 +21,11 @@ TFHE := crates/fedcipher-tfhe
 	test-rust test-python test-long test-containers test-dispatch test-static test-tfhe check-features deny advisories \
 	prove maude constant-time \
 	attack fuzz mutants mutants-core mutants-engine mutants-flower \
-	e2e e2e-apps e2e-dashboard e2e-oneshot e2e-resume e2e-signals \
+	e2e e2e-apps e2e-dashboard e2e-looks e2e-oneshot e2e-resume e2e-signals \
 	bench bench-hhe bench-second bench-train bench-offload bench-oneshot bench-lora secagg-compare dp-table scale limits \
 	results results-examples results-hhe results-study results-published results-bits results-lost results-train published \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds \
-	wheels reproducible wheel-sizes check-wheels sbom golden
+	wheels reproducible wheel-sizes check-wheels sbom golden screenshots
 
 # A target's text is what stands behind `##` on its line, and begins with the target's group.
 HELP_GROUPS := start build test campaign measure accelerator release
@@ -256,6 +256,19 @@ e2e-dashboard: build ## campaign: open a run's page in Chromium
 	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; }
 	$(INSTALL) playwright -r pyproject.toml --extra tensorboard --extra mlflow --extra wandb
 	$(BIN)/python -m pytest tests/e2e_dashboard.py tests/test_watch.py
+
+# Report and dashboard in Chromium, light and dark: axe's rules of WCAG 2 A and AA, the keyboard, a phone's width.
+e2e-looks: build ## campaign: check report and dashboard with axe in Chromium
+	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; }
+	$(INSTALL) playwright
+	npm install --silent --no-save --prefix $(VENV)/axe axe-core@4
+	FEDCIPHER_AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest tests/e2e_looks.py
+
+# docs/images/: the pages of a training as `make demo` runs it, beside a plain one.
+screenshots: build ## release: take the documentation's pictures of report and dashboard
+	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; }
+	$(INSTALL) playwright pillow
+	$(BIN)/python tools/screenshots.py
 
 # A ServerApp on a SuperLink killed fifty times. Half an hour.
 e2e-resume: build ## campaign: kill a ServerApp fifty times; takes half an hour

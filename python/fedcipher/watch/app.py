@@ -106,7 +106,7 @@ def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
         state, shown = drawn.get()
         lost = "The dashboard does not answer: this is what it said last."
         lost = f'<p class="problem" id="lost" role="alert" hidden>{lost}</p>'
-        heard = '<p class="heard" id="heard" role="status"></p>'
+        heard = '<div class="heard" id="heard" role="status"></div>'
         parts = [lost, heard, f'<main data-state="{state}">', shown, "</main>", '<script src="live.js"></script>']
         return HTMLResponse(_page.document(f"Fedcipher: {quoted(run.folder.name)}", parts), headers=_HEADERS)
 
