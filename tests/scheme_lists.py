@@ -39,6 +39,16 @@ def in_core(variant):
     return variant.in_core
 
 
+def widths(variant):
+    """Values of fewer bits have narrower lanes."""
+    return variant.info.widths
+
+
+def one_width(variant):
+    """All values of a frame have lanes of one width."""
+    return not variant.info.widths
+
+
 def dense(variant):
     """Clients send all coordinates."""
     return not variant.sparse

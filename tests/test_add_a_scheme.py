@@ -91,7 +91,11 @@ assert [v.name for v in every_scheme()].count("toy") == 1
 def test_the_tests_that_the_page_names_pass_for_it(environment):
     for line in page_code.commands(page_code.SCHEME, checkout=True).splitlines():
         program, *words = line.split()
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"] if program == "pytest" else [program]
+        command = (
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "addopts="]
+            if program == "pytest"
+            else [program]
+        )
         said = ran([*command, *words], environment, cwd=ROOT)
         if program == "pytest":
             assert re.search(r"\b[1-9]\d* passed", said) and "failed" not in said, said[-500:]
@@ -99,7 +103,8 @@ def test_the_tests_that_the_page_names_pass_for_it(environment):
 
 def test_a_package_is_one_file_and_a_scheme_of_the_core_touches_at_most_twelve():
     assert len(page_code.files(page_code.SCHEME)) == 2
-    rows = re.findall(r"^\| `([\w./-]+)` \|", page_code.SCHEME.read_text(encoding="utf-8"), re.MULTILINE)
+    _, _, of_the_core = page_code.SCHEME.read_text(encoding="utf-8").partition("\n## A scheme of the core\n")
+    rows = re.findall(r"^\| `([\w./-]+)` \|", of_the_core, re.MULTILINE)
     assert 8 < len(rows) <= MAX_FILES
     assert [row for row in rows if not (ROOT / row).is_file()] == []
 
@@ -115,7 +120,18 @@ def test_code_names_a_scheme_of_the_core_in_no_other_file():
             for path in sorted((ROOT / folder).rglob(ending))
             if "tests" not in path.parts
             # A module's own tests may take the simplest scheme.
-            and re.search(naming, path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0], re.MULTILINE)
+            and re.search(naming, re.split(r"#\[cfg\(.*test", path.read_text(encoding="utf-8"))[0], re.MULTILINE)
         ]
         assert found
         assert [path for path in found if f"`{path}`" not in page] == []
+
+
+def test_fuzzing_finds_an_adder_that_does_not_look_at_lengths(package, environment, tmp_path):
+    code = (package / "toy_scheme.py").read_text(encoding="utf-8")
+    broken = code.replace("if len(payload) != NONCE + WORD * elements:", "if False:")
+    assert broken != code
+    (tmp_path / "toy_scheme.py").write_text(broken, encoding="utf-8")
+    first = {**environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])}
+    command = [sys.executable, ROOT / "tools" / "fuzz_frames.py", "add", "toy", "60", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=first)
+    assert done.returncode == 1 and "ValueError" in done.stderr

@@ -131,7 +131,7 @@ def test_attack_04_a_host_opens_no_single_upload(federation, name):
             engine.decryptor().open(grafted)
 
 
-@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds, in_core))
 def test_an_engine_shows_nothing_of_an_aggregate_before_its_tag_has_been_checked(federation, name):
     with federation(name) as run:
         inputs, frames = round_of(run, 1)

@@ -21,7 +21,7 @@ from fedcipher.federation.query import Query
 from fedcipher.schemes import SetMemory
 from fedcipher.schemes.oneshot import Card, Party, roster
 from flower_harness import initial
-from scheme_lists import adds, hides, one_key, one_of_each_kind_of_key, params_of, schemes_that
+from scheme_lists import adds, hides, in_core, one_key, one_of_each_kind_of_key, params_of, schemes_that
 from test_fault_finder import supports
 from test_ledger import engine
 from wire_tools import answered
@@ -150,7 +150,7 @@ def test_attack_32_sets_are_refused_by_members():
     answered(4, (1, 2, 3, 7), OTHER)
 
 
-@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds, in_core))
 def test_attack_32_sets_are_refused_by_engines(name, tmp_path):
     world = World(name)
     folder = keys.save(world.issued, world.scheme, tmp_path / "keys")

@@ -40,7 +40,7 @@ from engine_harness import (
 from fedcipher import errors
 from fedcipher.engine import Authority, connect
 from fedcipher.engine.local import Service, await_address, find_program, lock_arguments, run_program, started
-from scheme_lists import adds, hides, one_key, schemes_that
+from scheme_lists import adds, hides, in_core, one_key, schemes_that
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming other users needs root")
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -89,7 +89,7 @@ def gone(state, pieces):
     return found(state, pieces) == 0
 
 
-@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds, in_core))
 def test_keys_of_ended_epochs_are_in_no_file_of_the_store_while_it_serves(name, tmp_path):
     devices = 24
     made = fedcipher.scheme(name, clients=devices, codec=CODEC)
@@ -530,7 +530,7 @@ def shared_engine(run, hosts):
         yield served, folders
 
 
-@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds, in_core))
 def test_attack_24_a_host_opens_no_recorded_upload_with_its_neighbours_devices(name, tmp_path):
     """It encrypted as every other device of its engine, and took its own updates from the sum."""
     made = fedcipher.scheme(name, clients=3, codec=CODEC, min_contributions=3)

@@ -9,11 +9,11 @@ from fedcipher.federation.answers import Answer, Lanes, Tally
 from fedcipher.schemes import scheme_class
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheme_lists import adds, dense, schemes_and_params
+from scheme_lists import dense, one_width, schemes_and_params, schemes_that, widths
 
 WIDTHS = [2, 3, 6, 12, 24]
-SCHEMES = schemes_and_params(adds)
-WIDE = schemes_and_params(adds, dense)
+SCHEMES = schemes_and_params(widths)
+WIDE = schemes_and_params(widths, dense)
 INT64 = Answer("number", 2, 1.0, float(2**63), "sum")
 COUNTS = Answer("counts", 3, 1.0, 1.0, "sum")
 
@@ -61,7 +61,7 @@ def test_counts_and_int64_are_exact_beside_values_of_every_width(rng, name, para
             np.testing.assert_allclose(got, x, atol=2.0 / scheme.levels.of(bits) + 1e-6)
 
 
-@pytest.mark.parametrize("name", ["pasta-bfv"])
+@pytest.mark.parametrize("name", schemes_that(one_width))
 def test_frames_of_lanes_alone_are_exact_in_other_schemes(name):
     scheme = made(name, 3, 6, {})
     lanes = lanes_of(scheme, INT64, Answer("mean", 0, 1e-6, 1e6), largest_weight=1 << 20)

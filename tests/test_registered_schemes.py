@@ -68,7 +68,8 @@ def test_a_registered_scheme_makes_rounds_from_key_files(toy, tmp_path):
         aggregator.add(again.encryptor(key).encrypt([np.full(4, 0.25 * k, np.float32)], round=1))
     aggregate = aggregator.finish()
     np.testing.assert_allclose(again.decryptor(key).decrypt(aggregate, round=1)[0], 0.25, atol=1e-3)
-    forged = wire_tools.with_flip(aggregate, wire_tools.payload_start(aggregate), 1)
+    # The first value's lowest bit, behind a nonce of each client.
+    forged = wire_tools.with_flip(aggregate, wire_tools.payload_start(aggregate) + 3 * 16, 1)
     with pytest.raises(errors.ForgedAggregateError):
         again.decryptor(keys.load_client(folder / "client-0.key")[1]).decrypt(forged, round=1)
 

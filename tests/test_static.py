@@ -10,14 +10,14 @@ import pytest
 from engine_harness import CODEC
 from fedcipher.engine import connect
 from fedcipher.engine.local import Service, await_address
-from scheme_lists import adds, hides, one_key, schemes_that
+from scheme_lists import adds, hides, in_core, one_key, schemes_that
 
 TARGET = Path(__file__).resolve().parents[1] / "target"
 BUILDS = {"x86_64-unknown-linux-musl": [], "aarch64-unknown-linux-musl": ["qemu-aarch64-static"]}
 
 
 @pytest.mark.parametrize("triple", BUILDS)
-@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
+@pytest.mark.parametrize("name", schemes_that(hides, one_key, adds, in_core))
 def test_a_static_engine_and_the_core_encrypt_and_decrypt_one_sum(triple, name, tmp_path, rng):
     program = TARGET / triple / "release" / "fedcipher-engine"
     emulator = [shutil.which(e) for e in BUILDS[triple]]

@@ -14,6 +14,7 @@ from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from scheme_lists import schemes_that, works
 
 VALUES, RANGE, BITS = 2000, 2.0, 16
 STEP = 2 * RANGE / (2**BITS - 2)
@@ -29,8 +30,7 @@ MORE = {
 """Parameters that schemes need here beside the clients."""
 FEW = {"oneshot": 400, "pasta-bfv": 100}
 """Small clients where a thousand take half a minute to an hour. So many were off, too, if rounded to the nearest."""
-MARKS = {"pasta-bfv": [pytest.mark.long]}
-SCHEMES = [pytest.param(name, marks=MARKS.get(name, [])) for name in fedcipher.scheme_names()]
+SCHEMES = schemes_that(long=works)
 
 
 def moving(rounds):

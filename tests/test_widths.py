@@ -15,17 +15,14 @@ from fedcipher.federation.client.key_holder import _holders
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.server.asking import Asking
 from fedcipher.federation.widths import Noise, Widths
-from fedcipher.schemes import scheme_class, scheme_names
 from flower_harness import LocalGrid, record, reference_of
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from scheme_lists import of_committee
+from scheme_lists import of_committee, one_width, schemes_that, widths
 
 FEW, MIDDLE, MANY = AUTO_BITS
 FIRST = [np.zeros((40, 30), np.float32), np.zeros(90, np.float32)]
-WIDTHS = [name for name in scheme_names() if scheme_class(name).info.widths]
-OTHERS = [name for name in scheme_names() if name not in WIDTHS]
 
 
 def differing(rng, index):
@@ -88,7 +85,7 @@ class Run:
             assert error < 0.2, error
 
 
-@pytest.mark.parametrize("name", WIDTHS)
+@pytest.mark.parametrize("name", schemes_that(widths))
 def test_a_frame_has_the_bytes_of_its_own_bits(name):
     """Room for eight bits costs nothing where a round has three."""
     more = of_committee(name, members=3, corrupt_clients=0, corrupt_members=0)
@@ -121,7 +118,7 @@ def test_bits_that_are_no_choice_are_refused():
         Codec(bits="auto", privacy=Privacy(clip=1.0, noise_multiplier=1.0, rounds=3, delta=1e-5))
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", schemes_that(one_width))
 def test_schemes_whose_values_have_one_width_say_so(name):
     with pytest.raises(errors.FedcipherError, match=r'bits="auto" needs lanes'):
         fedcipher.scheme(name, clients=3, codec=Codec(bits="auto"))

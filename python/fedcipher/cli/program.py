@@ -80,9 +80,14 @@ def parser(
     made.set_defaults(program=program)
     parts = made.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     for command in commands:
-        # No option begins with a byte that no word of a command line can have.
-        how = {"add_help": False, "prefix_chars": "\0"} if command.passes_on else {}
-        part = parts.add_parser(command.name, help=command.does, description=_sentence(command.does), **how)
+        # Of a command that passes all words on, no option begins with a byte that a word can have.
+        part = parts.add_parser(
+            command.name,
+            help=command.does,
+            description=_sentence(command.does),
+            add_help=not command.passes_on,
+            prefix_chars="\0" if command.passes_on else "-",
+        )
         if called in (None, command.name):
             command.fill(part)
     return made

@@ -444,7 +444,7 @@ class Scheme(ABC):
     info: ClassVar[SchemeInfo]
     split: ClassVar[dict[str, str]] = {}
     """Names that are no parameters, and which parameters to give instead."""
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[dict[str, dict[str, Any]]] = {}
     """Names and parameters of more ways to make it that tests shall try (`fedcipher.schemes.every_scheme`)."""
     codec: Codec
     max_weight: int
