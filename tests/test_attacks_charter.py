@@ -27,7 +27,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
 from flwr.serverapp.strategy import FedAdam, FedAvg
-from scheme_lists import adds, hides, of_committee, schemes_that
+from scheme_lists import adds, hides, in_core, of_committee, schemes_that
 from test_ledger import engine
 
 CLIENTS = 4
@@ -305,8 +305,13 @@ def with_engines(grid, clients, folder, stack):
         grid.contexts[1000 + k].node_config["fedcipher-engine"] = running.address
 
 
-@pytest.mark.parametrize("engines", [(), (0, 1)], ids=["key files", "engines"])
-@pytest.mark.parametrize("name", SCHEMES)
+WITH_AND_WITHOUT_ENGINES = [
+    *(pytest.param(p.id, (), id=f"{p.id}-key files", marks=p.marks) for p in SCHEMES),
+    *(pytest.param(p.id, (0, 1), id=f"{p.id}-engines", marks=p.marks) for p in schemes_that(hides, adds, in_core)),
+]
+
+
+@pytest.mark.parametrize(("name", "engines"), WITH_AND_WITHOUT_ENGINES)
 @pytest.mark.parametrize("honest_charter", [True, False])
 def test_attack_31_clients_that_were_told_different_settings_do_not_sum(tmp_path, rng, name, engines, honest_charter):
     """A learning rate of 1 to one client and of 0 to the others makes their sum that client's update."""
