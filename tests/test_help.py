@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import page_code
 import pytest
 from fedcipher import cli
 from fedcipher.adapters.flower import SecureStrategy
@@ -43,10 +44,7 @@ PARSERS = dict(walked(cli.parser()))
 def named(monkeypatch):
     """A scheme of another package, registered beside the baseline."""
     monkeypatch.setattr(registry, "_registered", {})
-    # To import it registers it, for whatever test comes next.
-    from toy_scheme import Toy
-
-    register(Toy)
+    register(page_code.module(page_code.SCHEME, "toy_scheme").Toy)
 
 
 def shown(capsys, *line):
