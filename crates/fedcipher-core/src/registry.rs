@@ -246,8 +246,8 @@ struct Given {
 }
 
 impl Given {
-    fn bounds(&self, clients: u64, max_weight: u64, least: Option<u64>) -> Result<Bounds> {
-        Bounds::new(clients, Weight::new(max_weight), least)?.with_privacy(self.privacy)
+    fn bounds(&self, clients: u64, max_weight: Weight, least: Option<u64>) -> Result<Bounds> {
+        Bounds::new(clients, max_weight, least)?.with_privacy(self.privacy)
     }
 
     fn read<T: DeserializeOwned>(&mut self) -> Result<T> {
@@ -290,7 +290,7 @@ fn build(spec: Spec, bits: Vec<u32>, accelerators: Option<Arc<dyn Accelerators>>
 
 fn build_plain(mut given: Given) -> Result<Arc<dyn Scheme>> {
     let p: PlainSpec = given.read()?;
-    Ok(Arc::new(Plain::new(given.bounds(p.clients, p.max_weight, p.min_contributions)?)))
+    Ok(Arc::new(Plain::new(given.bounds(p.clients, Weight::new(p.max_weight), p.min_contributions)?)))
 }
 
 fn build_flashe(mut given: Given) -> Result<Arc<dyn Scheme>> {
@@ -307,14 +307,14 @@ fn build_flashe(mut given: Given) -> Result<Arc<dyn Scheme>> {
         MaskingSpec::Double => Policy::Fixed(Masking::Double),
         MaskingSpec::Adaptive => Policy::Adaptive,
     };
-    let bounds = given.bounds(p.clients, p.max_weight, p.min_contributions)?;
+    let bounds = given.bounds(p.clients, Weight::new(p.max_weight), p.min_contributions)?;
     let params = FlasheParams { bounds, policy, key_bits: p.key_bits, per_client_top: p.per_client_top };
     Ok(Arc::new(Flashe::new(params)?))
 }
 
 fn build_bfv(mut given: Given) -> Result<Arc<dyn Scheme>> {
     let p: BfvSpec = given.read()?;
-    let bounds = given.bounds(p.clients, p.max_weight, p.min_contributions)?;
+    let bounds = given.bounds(p.clients, Weight::new(p.max_weight), p.min_contributions)?;
     let (preset, server_weights) = (p.preset.into(), p.server_weights);
     let bfv = Bfv::new(BfvParams { bounds, preset, bits: given.bits, server_weights })?;
     Ok(Arc::new(match given.accelerators {
@@ -353,7 +353,7 @@ fn build_pasta(mut given: Given) -> Result<Arc<dyn Scheme>> {
         33 => 8_088_322_049,
         other => return Err(Error::parameter("prime_bits", format!("{other} is not one of 17, 33"))),
     };
-    let bounds = given.bounds(p.clients, p.max_weight, p.min_contributions)?;
+    let bounds = given.bounds(p.clients, Weight::new(p.max_weight), p.min_contributions)?;
     Ok(Arc::new(PastaBfv::new(PastaParams { bounds, variant: p.variant, prime })?))
 }
 
