@@ -237,7 +237,7 @@ pub fn make_on(spec: &str, accelerators: Option<Arc<dyn Accelerators>>) -> Resul
     Ok(scheme)
 }
 
-/// What a scheme is built of beside its own parameters.
+/// The parts that build a scheme beside its own parameters.
 struct Given {
     params: serde_json::Value,
     bits: Vec<u32>,

@@ -193,7 +193,7 @@ impl Variant {
         Variant { sparse: true, ..self }
     }
 
-    /// What a key file says of this scheme, for [`crate::registry::make`]. Without `least` the minimum of a sum is the
+    /// The text of a key file about this scheme, for [`crate::registry::make`]. Without `least` the minimum of a sum is the
     /// scheme's usual one.
     #[must_use]
     pub fn spec(&self, clients: u64, max_weight: Weight, least: Option<u64>, bits: &[u32]) -> String {
@@ -276,14 +276,14 @@ pub struct ParamsDigest {
 }
 
 impl ParamsDigest {
-    /// Of a scheme that no build before 0.1.0 had.
+    /// The digest of a scheme that no build before 0.1.0 had.
     #[must_use]
     pub fn new<T: Canonical>(params: &T) -> Self {
         let now = canonical::digest(params);
         ParamsDigest { now, former: now }
     }
 
-    /// Of a scheme that builds before 0.1.0 had, which named these parameters by the text `former`.
+    /// The digest of a scheme that builds before 0.1.0 had, which named these parameters by the text `former`.
     #[must_use]
     pub fn of<T: Canonical>(params: &T, former: &str) -> Self {
         ParamsDigest { now: canonical::digest(params), former: Sha256::digest(former.as_bytes()).into() }
