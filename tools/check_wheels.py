@@ -1,4 +1,4 @@
-"""Installs this machine's wheel as a user would and runs the README's snippet: ``check_wheels.py dist``.
+"""Installs this machine's wheel as a user would and runs the tutorial: ``check_wheels.py dist``.
 
 In a new virtual environment, in a folder of its own, with neither Rust nor a compiler on the path and nothing built
 from source. Needs Python only. On Linux a round goes through the wheel's own engine and authority; ``--train`` has
@@ -20,15 +20,8 @@ from pathlib import Path
 from finish_wheels import AUTHORITY, ENGINE, NAMED
 
 ROOT = Path(__file__).resolve().parents[1]
-# The snippet's updates are the reader's own.
-PRELUDE = """
-import numpy as np
-update = [[np.full((3, 2), 0.01 * j, np.float32), np.array(0.02 * j, np.float32)] for j in range(10)]
-"""
+# The tutorial compares its means with those in the clear.
 AFTERWARDS = """
-expected = [np.mean([u[k] for u in update], axis=0) for k in range(2)]
-for got, want in zip(mean, expected, strict=True):
-    np.testing.assert_allclose(np.asarray(got).reshape(want.shape), want, atol=1e-4)
 assert sorted(fedcipher._native.features) == ["engine-client", "hhe"], fedcipher._native.features
 """
 # Through the programs of the wheel, found where pip has put them.
@@ -81,8 +74,8 @@ def main() -> int:
         required = run("-c", "from importlib import metadata; print(*metadata.requires('fedcipher'), sep='\\n')")
         plain = [line for line in required.splitlines() if "extra ==" not in line]
         run("-m", "pip", "install", "--quiet", "--only-binary", ":all:", *plain)
-        (folder / "snippet.py").write_text(PRELUDE + snippet() + AFTERWARDS, encoding="utf-8")
-        print(run("snippet.py").strip())
+        (folder / "tutorial.py").write_text(tutorial() + AFTERWARDS, encoding="utf-8")
+        print(run("tutorial.py").strip())
         version = run("-m", "fedcipher.cli", "--version").strip()
         print("fedcipher", version)
         listed = run("-m", "fedcipher.cli", "schemes")
@@ -109,10 +102,11 @@ def which(name: str, folder: Path) -> bool:
     return any((folder / f"{name}{suffix}").exists() for suffix in ("", ".exe"))
 
 
-def snippet() -> str:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text.partition("\n## Without Flower\n")[2], re.DOTALL)
-    return blocks[0]
+def tutorial() -> str:
+    text = (ROOT / "docs" / "tutorial" / "library.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert blocks, "the tutorial has no code"
+    return "\n".join(blocks)
 
 
 def complete(wheel: Path) -> None:
