@@ -209,7 +209,7 @@ def test_attack_27_an_engine_logs_every_party_of_the_roster_that_its_authority_h
 def test_a_device_has_one_identity_in_one_engine(running):
     """An identity in two state folders could answer for two sets; another identity under its name is another party."""
     credentials = running.folder / "run" / "client-1"
-    with pytest.raises(errors.EngineError, match="another card"):
+    with pytest.raises(errors.EngineError, match="has shown a different card before"):
         running.engine("other", "--credentials", credentials)
     state = running.folder / "copied"
     state.mkdir(mode=0o700)
