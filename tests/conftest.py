@@ -1,7 +1,9 @@
 """Shared fixtures: a private state folder and home, the real data sets, random updates."""
 
 import os
+import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -48,6 +50,31 @@ def open_path(tmp_path):
         if folder.stat().st_uid == os.geteuid():
             folder.chmod(0o755)
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, for campaigns that look at pages."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """Programs that would have taken this process's place, with their words. The process stays, as do its signals."""
+    told, before = [], signal.getsignal(signal.SIGXFSZ)
+
+    def execv(path, words):
+        told.append((path, words))
+        sys.exit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    yield told
+    signal.signal(signal.SIGXFSZ, before)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,19 +11,11 @@ import pytest
 from fedcipher.federation.records import ClientRecord, RoundRecord
 from fedcipher.federation.server import journal
 from fedcipher.federation.server.journal import Ended
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from test_watch import Dashboard, Watched
 
 PICTURES = Path(__file__).resolve().parents[1] / "runs"
 EVIL = "<img src=x onerror='window.hurt=1'>" + "a-name-without-a-place-to-break" * 8
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.parametrize(("name", "width", "height"), [("phone", 390, 844), ("desk", 1280, 800)])

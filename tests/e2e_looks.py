@@ -13,7 +13,7 @@ import pytest
 from fedcipher.federation.records import RoundRecord
 from fedcipher.federation.server import journal
 from fedcipher.federation.server.journal import Ended
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from test_looks import EVIL, a_run
 from test_watch import Dashboard, Watched
 
@@ -21,14 +21,6 @@ AXE = Path(os.environ["FEDCIPHER_AXE"]).read_text(encoding="utf-8")
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 WINDOWS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 LINKS = ["#rounds", "#missing", "#figures", "#set-up"]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(params=WINDOWS, ids=lambda window: f"{window[1]}-{window[0]}")
