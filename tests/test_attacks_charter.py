@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import wire_tools
 from attack_harness import Federation
-from fedcipher import _native, errors, keys
+from fedcipher import errors, keys
 from fedcipher.adapters.flower import SecureStrategy, open_run
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.chain import Chain
@@ -21,6 +21,7 @@ from fedcipher.federation.charter import Charter, Settings, arrays_digest
 from fedcipher.federation.client.key_holder import _holders
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.store import Store
+from fedcipher.frame import inspect
 from fedcipher.schemes.base import state_dir
 from flower_harness import NAMES, LocalGrid, bytes_array, initial, make_app, record, reference_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -511,7 +512,7 @@ def test_a_charter_of_an_earlier_run_is_refused_after_state_context_and_process_
     hostile = attack.settings(index=1, steps=0, last=b"", indices=[])
     assert all(refused(attack.send(hostile, record(initial()), client=k, kind="train")) for k in range(CLIENTS))
     assert caplog.text.count("ends an earlier one for ever") == CLIENTS
-    assert _native.inspect(frame_of(attack.grid.received[0][1]))[0] == 1
+    assert inspect(frame_of(attack.grid.received[0][1])).kind == 1
 
 
 @pytest.mark.parametrize("sites", [True, False])

@@ -26,6 +26,7 @@ from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.policy import Policy
 from fedcipher.federation.server.round_sums import RoundSums
+from fedcipher.frame import inspect
 from fedcipher.schemes import base
 from flower_harness import initial, record, wire_record
 from flwr.serverapp.strategy import FedAvg
@@ -116,7 +117,7 @@ def test_attack_18_who_sends_anothers_number_first_is_not_that_client(thief, cap
     assert strategy.run.nodes.node_of == {k: 1000 + k for k in range(1, CLIENTS)}
     assert THIEF not in strategy.run.nodes.client_of
     (aggregate,) = (thief.folder / "run").rglob("aggregate-*.fedc")
-    assert [c for c, _ in fedcipher._native.inspect(aggregate.read_bytes())[4]] == [1, 2, 3, 4]
+    assert inspect(aggregate.read_bytes()).clients == [1, 2, 3, 4]
     assert f"node {THIEF} is left out of round 1: SignatureError: a message in the name of party 2 lacks" in caplog.text
 
 
@@ -385,7 +386,7 @@ class Committee:
             answer = self.scheme.committee.member(self.keys.client(0)).answer(request)
         except errors.SignatureError:
             return by_server, False
-        assert _native.inspect(answer)[0] == COMPLAINT
+        assert inspect(answer).kind == COMPLAINT
         return by_server, True
 
 

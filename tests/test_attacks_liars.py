@@ -8,6 +8,7 @@ from fedcipher.adapters.flower import SecureStrategy, open_run
 from fedcipher.federation.client.key_holder import _holders
 from fedcipher.federation.records import ClientRecord
 from fedcipher.federation.server.liar_search import LiarSearch
+from fedcipher.frame import inspect
 from flower_harness import NAMES, LocalGrid, initial, make_app, party_of, record
 from flwr.serverapp.strategy import FedAvg
 from scheme_lists import adds, hides, of_committee, schemes_that
@@ -107,7 +108,7 @@ def test_attack_32_no_two_sums_of_a_position_differ_by_fewer_than_the_minimum(tm
         if not isinstance(frames, str):
             position = strategy.run.model.steps
             sets = broadcast.setdefault(position, [])
-            sets += [frozenset(c for c, _ in fedcipher._native.inspect(frame)[4]) for frame in frames]
+            sets += [frozenset(inspect(frame).clients) for frame in frames]
         return frames
 
     strategy.run._accepting._summed_in_sets = watched

@@ -10,8 +10,9 @@ import time
 import fedcipher
 import wire_tools
 from attack_harness import CLIENTS, TRIES, Federation, in_parts, masked
-from fedcipher import _native, errors
+from fedcipher import errors
 from fedcipher.federation import messages as protocol
+from fedcipher.frame import inspect
 from fedcipher.schemes.base import KeySet
 from flower_harness import initial, reference_of, wire_record
 from flwr.app import Message, RecordDict
@@ -22,7 +23,7 @@ COMMITTEE = "fedcipher.committee"
 
 
 def set_of(frame):
-    kind, _, _, number, contributions, *_ = _native.inspect(frame)
+    kind, _, _, number, contributions, *_ = inspect(frame)
     return kind, number, tuple(contributions)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import wire_tools
 from attack_harness import TRIES, Interrupted, Left, in_parts, masked
-from fedcipher import _native, keys
+from fedcipher import keys
 from fedcipher.adapters.flower import SecureStrategy, client_mod
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.answers import Answer, Lanes, Tally
@@ -32,6 +32,7 @@ from fedcipher.federation.charter import Charter, Settings, arrays_digest
 from fedcipher.federation.client.key_holder import _holders
 from fedcipher.federation.refusal import TEXT
 from fedcipher.federation.round_settings import RoundSettings
+from fedcipher.frame import inspect
 from fedcipher.schemes.base import KernelEncryptor
 from flower_harness import NAMES, LocalGrid, bytes_array, initial, record, wire_record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -234,7 +235,7 @@ def seen(reply):
 
 def head_of(frame):
     """Of a frame all but what is random."""
-    kind, scheme, epoch, number, contributions, elements, payload, *_ = _native.inspect(frame)
+    kind, scheme, epoch, number, contributions, elements, payload, *_ = inspect(frame)
     head = (kind, scheme, epoch, number, tuple(contributions), elements, payload, len(frame))
     return (*head, untagged(frame, payload))
 
@@ -264,7 +265,7 @@ def sealed_ideally(array):
 
 
 def without_payload(frame):
-    tags, head = _tags_at(), frame[: len(frame) - 8 - _native.inspect(frame)[6]]
+    tags, head = _tags_at(), frame[: len(frame) - 8 - inspect(frame).payload_bytes]
     return head[: tags[0]] + bytes(tags[1] - tags[0]) + head[tags[1] :] + bytes(len(frame) - len(head))
 
 

@@ -20,6 +20,7 @@ from fedcipher.dp import Privacy, grid
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.policy import Policy
+from fedcipher.frame import inspect
 from flower_harness import LocalGrid, initial, make_app, record, wire_record
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
@@ -730,7 +731,7 @@ def test_nothing_that_is_sent_says_whether_an_update_was_clipped(tmp_path, caplo
         ]
         told[far] = [{k: v for k, v in m.items() if not k.endswith("_seconds")} for m in metrics]
         frames = [
-            _native.inspect(protocol.frame_bytes(next(iter(r.content.array_records.values()))[protocol.UPDATE]))
+            inspect(protocol.frame_bytes(next(iter(r.content.array_records.values()))[protocol.UPDATE]))
             for _, r in local.received
             if r.content.array_records
         ]

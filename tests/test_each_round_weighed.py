@@ -3,9 +3,10 @@
 import fedcipher
 import numpy as np
 import pytest
-from fedcipher import _native, errors, keys
+from fedcipher import errors, keys
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.chain import Chain
+from fedcipher.frame import inspect
 from scheme_lists import adds, hides, one_of_each_kind_of_key, schemes_that
 from test_first_ranges import Federation, Killed, sat_out, settings_of
 
@@ -60,7 +61,7 @@ def test_attack_32_updates_of_fewer_clients_than_their_rounds_histograms_fit_the
     run, scheme, number = here.strategy.run.model.folder, here.strategy.setup.scheme, here.strategy.rounds[1].number
     aggregator = scheme.aggregator(here.strategy.setup.key, round=number)
     for frame in (protocol.frame_bytes(r.content["arrays"][protocol.UPDATE]) for k, r in here.grid.received if k < 5):
-        if _native.inspect(frame)[3] == number:
+        if inspect(frame).round == number:
             aggregator.add(frame)
     decryptor = scheme.decryptor(keys.load_client(here.keys / "client-1.key")[1], in_memory=True)
     chain = Chain(run.charter, scheme, run.context, first=run.first())

@@ -16,6 +16,7 @@ from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.server.liar_search import LiarSearch
 from fedcipher.federation.server.run_folder import RunFolder
 from fedcipher.federation.server.set_memory import ServerSets
+from fedcipher.frame import inspect
 from fedcipher.keys import store
 from fedcipher.schemes.base import state_dir
 from fedcipher.schemes.oneshot import Card, Party, roster
@@ -88,7 +89,7 @@ class Federation:
         return list(open_run(self.out, self.keys / "client-1.key").values())
 
     def frames(self, step):
-        return [_native.inspect(f) for f in self.strategy.run.model.folder.step(step)]
+        return [inspect(f) for f in self.strategy.run.model.folder.step(step)]
 
     def clients_of(self, step):
         return sorted(client for frame in self.frames(step) for client, _ in frame[4])
@@ -144,7 +145,7 @@ def test_attack_32_no_client_opens_updates_of_one_fewer_than_the_histograms(tmp_
     aggregator = scheme.aggregator(here.strategy.setup.key, round=number)
     replies = [r for k, r in here.grid.received if k < 5]
     frames = [protocol.frame_bytes(r.content["arrays"][protocol.UPDATE]) for r in replies]
-    for frame in (f for f in frames if _native.inspect(f)[3] == number):
+    for frame in (f for f in frames if inspect(f).round == number):
         aggregator.add(frame)
     decryptor = scheme.decryptor(keys.load_client(here.keys / "client-1.key")[1], in_memory=True)
     chain = Chain(run.charter, scheme, run.context, first=run.first())

@@ -13,6 +13,7 @@ from fedcipher.federation.answers import Answer
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.server.run_folder import replay
+from fedcipher.frame import inspect
 from fedcipher.schemes import base, scheme_class
 from flower_harness import LocalGrid, initial, make_app, record, reference_of, wire_record
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -404,7 +405,7 @@ def frame_head(reply):
     (arrays,) = reply.content.array_records.values()
     (array,) = arrays.values()
     frame = protocol.frame_bytes(array)
-    kind, scheme, key, number, contributions, elements, *_ = fedcipher._native.inspect(frame)
+    kind, scheme, key, number, contributions, elements, *_ = inspect(frame)
     names = {name: sorted(record) for name, record in reply.content.items()}
     return repr((kind, scheme, key, number, [w for _, w in contributions], elements, len(frame), names))
 
@@ -566,7 +567,7 @@ def test_every_array_that_leaves_is_a_frame_of_the_scheme(tmp_path, rng):
     for reply in trained:
         (arrays,) = reply.content.array_records.values()
         assert list(arrays) == [protocol.UPDATE]
-        assert fedcipher._native.inspect(protocol.frame_bytes(arrays[protocol.UPDATE]))[1] == "flashe"
+        assert inspect(protocol.frame_bytes(arrays[protocol.UPDATE])).scheme == "flashe"
 
 
 def test_extra_arrays_in_a_reply_are_not_sent_and_count_nothing(tmp_path, rng, caplog):

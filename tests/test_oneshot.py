@@ -26,6 +26,7 @@ from fedcipher.federation.server import polling as replies
 from fedcipher.federation.server.journal import read_journal
 from fedcipher.federation.server.model import ServerModel
 from fedcipher.federation.server.run_folder import RunFolder
+from fedcipher.frame import inspect
 from fedcipher.keys.roster import add_joined, expected, fingerprint_of, join, look, make, new_identity, read_card
 from fedcipher.schemes import base
 from fedcipher.schemes.oneshot import Card, Party, roster
@@ -968,7 +969,7 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     # The first sum, and the round in which it was refused.
     assert [record.round for record in good] == list(range(3, 17))
     folder = strategy.run.model.folder
-    groups = [[[c for c, _ in _native.inspect(f)[4]] for f in folder.step(n)] for n in range(1, folder.count + 1)]
+    groups = [[inspect(f).clients for f in folder.step(n)] for n in range(1, folder.count + 1)]
     assert len(groups) == len(good) and any(liar in clients for step in groups for clients in step)
     # Of a step only the sums without the liar count.
     senders = [[c for clients in step if liar not in clients for c in clients] for step in groups]

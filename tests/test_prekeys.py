@@ -12,6 +12,7 @@ from fedcipher import errors, keys
 from fedcipher.adapters.flower import client_mod
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.client import key_holder
+from fedcipher.frame import inspect
 from fedcipher.schemes.base import KeySet, state_dir
 from flower_harness import LocalGrid, wire_record
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -161,7 +162,7 @@ class Giving(LocalGrid):
 
 
 def member_of(prekey):
-    return fedcipher._native.inspect(prekey)[4][0][0]
+    return inspect(prekey).clients[0]
 
 
 def test_an_old_prekey_is_refused_and_the_round_goes_on_with_the_others(tmp_path, rng, caplog):

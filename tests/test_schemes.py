@@ -4,6 +4,7 @@ import fedcipher
 import numpy as np
 import pytest
 from fedcipher import Codec, errors
+from fedcipher.frame import inspect
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scheme_lists import adds, dense, hides, one_key, schemes_and_params, schemes_that
@@ -285,7 +286,7 @@ def test_a_sum_counts_in_one_memory(name):
         scheme.encryptor(keys.client(0)).encrypt(update, round=1, memory=b"here"),
         scheme.encryptor(keys.client(1)).encrypt(update, round=1),
     ]
-    tags = [fedcipher._native.inspect(frame)[7] for frame in made]
+    tags = [inspect(frame).memory for frame in made]
     assert len(tags[0]) == 16
     assert any(tags[0])
     assert not any(tags[1])
@@ -294,7 +295,7 @@ def test_a_sum_counts_in_one_memory(name):
     with pytest.raises(errors.ModelMismatchError, match="another memory"):
         aggregator.add(made[1])
     aggregate = aggregator.finish()
-    assert fedcipher._native.inspect(aggregate)[7] == tags[0]
+    assert inspect(aggregate).memory == tags[0]
     for other in (b"", b"there"):
         with pytest.raises(errors.ModelMismatchError, match="another memory"):
             scheme.decryptor(keys.client(1)).open(aggregate, memory=other)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from baseline_lists import baseline_variants, baselines, needs
 from fedcipher import Codec, _native, cli, errors, keys
+from fedcipher.frame import inspect
 from fedcipher_research.baselines import seal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -300,7 +301,7 @@ def test_key_files_and_headers(name, tmp_path):
     loaded, client = keys.load_client(folder / "client-1.key")
     assert loaded.spec() == scheme.spec() and "secret" not in repr(client)
     frame = loaded.encryptor(client).encrypt([np.ones(3, np.float32)], round=9)
-    assert _native.inspect(frame)[1] == name
+    assert inspect(frame).scheme == name
     again, server = keys.load_server(folder)
     aggregator = again.aggregator(server)
     aggregator.add(frame)

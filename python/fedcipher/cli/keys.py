@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedcipher import _native, keys
+from fedcipher import keys
 from fedcipher._options import whole
 from fedcipher.cli.options import (
     MAX_CLIENTS,
@@ -26,6 +26,7 @@ from fedcipher.cli.parser import Parser
 from fedcipher.errors import ForeignFileError, FrameError, ParameterError
 from fedcipher.foreign_files import MAX_FRAME, read_file
 from fedcipher.foreign_text import show
+from fedcipher.frame import inspect
 from fedcipher.keys.store import named_folder
 
 __all__ = ["add_inspect", "add_keygen"]
@@ -76,7 +77,6 @@ def _keygen(options: argparse.Namespace, __: list[str]) -> int:
 
 
 def _inspect(options: argparse.Namespace, __: list[str]) -> int:
-    kinds = {1: "update", 2: "aggregate", 3: "client key", 4: "server key"}
     try:
         content = read_file(options.file, MAX_FRAME, follow=True)
     except ForeignFileError as error:
@@ -84,12 +84,12 @@ def _inspect(options: argparse.Namespace, __: list[str]) -> int:
     # A key file is a line of JSON before the key.
     frame = content.partition(b"\n")[2] if content.startswith(b"{") else content
     try:
-        kind, name, epoch, number, contributions, elements, size, _ = _native.inspect(frame)
+        header = inspect(frame)
     except FrameError as error:
         # The core speaks to whoever received the frame; this is a file.
         found = str(error).removeprefix("malformed frame: ").partition("; ")[0]
         raise FrameError(f"{options.file} is no whole frame or key file: {found}; copy it again") from error
-    show(f"{kinds[kind]} of scheme {name}, key epoch {epoch}, round {number}")
-    show(f"{elements} elements, payload of {size} bytes")
-    show("clients (weight): " + ", ".join(f"{c} ({w})" for c, w in contributions))
+    show(f"{header.kind} of scheme {header.scheme}, key epoch {header.epoch}, round {header.round}")
+    show(f"{header.elements} elements, payload of {header.payload_bytes} bytes")
+    show("clients (weight): " + ", ".join(f"{client} ({weight})" for client, weight in header.contributions))
     return 0

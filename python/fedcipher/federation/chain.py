@@ -37,6 +37,7 @@ from fedcipher.federation.ranges import (
 )
 from fedcipher.federation.whole_numbers import WHOLE, WholeNumbers
 from fedcipher.federation.widths import Noise
+from fedcipher.frame import inspect
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
 __all__ = ["Chain", "Opened", "Standing", "lanes_of"]
@@ -315,15 +316,17 @@ class Chain:
 
     @staticmethod
     def last_of(frames: Sequence[bytes], index: int) -> bytes:
-        """The digest that a step of ``frames`` is known by: its sums' rounds and clients, and the run's round."""
-        heads = [_native.inspect(frame) for frame in frames]
-        said = [(head[3], sorted(client for client, _ in head[4])) for head in heads]
-        return digest_of(repr(said).encode(), index.to_bytes(8, "little"))
+        """The digest that a step of ``frames`` is known by: the run's round, and each sum's round and clients."""
+        # Spelt out, so that no printing of a language is part of the digest: docs/reference/protocol.md has the form.
+        sums = [
+            f"({h.round}, [{', '.join(str(client) for client in sorted(h.clients))}])" for h in map(inspect, frames)
+        ]
+        return digest_of(f"[{', '.join(sums)}]".encode(), index.to_bytes(8, "little"))
 
     @staticmethod
     def clients_of(frames: Sequence[bytes]) -> list[int]:
         """Whose updates are in ``frames``."""
-        return sorted(client for frame in frames for client, _ in _native.inspect(frame)[4])
+        return sorted(client for frame in frames for client in inspect(frame).clients)
 
     # --- steps -------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from fedcipher.errors import ParameterError
 from fedcipher.foreign_text import quoted
 from fedcipher.schemes.base import (
     Aggregator,
-    Contribution,
     Decrypted,
     Decryptor,
     Encryptor,
@@ -31,7 +30,6 @@ __all__ = [
     "Aggregator",
     "Committee",
     "CommitteeRound",
-    "Contribution",
     "Decrypted",
     "Decryptor",
     "EncryptStats",

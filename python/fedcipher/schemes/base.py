@@ -46,6 +46,7 @@ from fedcipher.codec import (
 )
 from fedcipher.errors import LayoutError, ParameterError, UnknownClientError, UnsupportedError
 from fedcipher.foreign_text import MAX_NAME, quoted, quoting_log
+from fedcipher.frame import Contribution, inspect
 from fedcipher.schemes.noise import Mechanism
 from fedcipher.schemes.sparse import CommonSet, Feedback, dequantised, set_of
 
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aggregator",
-    "Contribution",
     "DecryptKernel",
     "Decrypted",
     "Decryptor",
@@ -114,14 +114,6 @@ class SchemeInfo:
     """Whether a sum takes the answers of a committee."""
     workers: bool = False
     """Whether a sum is more than additions, so that workers can share the work."""
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """A client and the integer weight it counts with."""
-
-    client: int
-    weight: int
 
 
 @dataclass
@@ -951,4 +943,4 @@ class KernelDecryptor(Decryptor):
         like = None if like is None else as_arrays(like, "like")
         if self._top is None or (like is not None and not like):
             return None
-        return set_of(like, reference, _native.inspect(frame)[3], self._top)
+        return set_of(like, reference, inspect(frame).round, self._top)

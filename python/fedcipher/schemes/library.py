@@ -22,9 +22,9 @@ from fedcipher._arguments import as_bytes, callable_or_none, truth, whole_number
 from fedcipher._optional import missing
 from fedcipher.codec import Codec
 from fedcipher.errors import DecryptError, DependencyError, FrameError
+from fedcipher.frame import Contribution
 from fedcipher.schemes.base import (
     Aggregator,
-    Contribution,
     Decryptor,
     Encryptor,
     KernelDecryptor,

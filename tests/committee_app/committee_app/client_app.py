@@ -4,9 +4,9 @@ import os
 import random
 
 import numpy as np
-from fedcipher import _native
 from fedcipher.adapters.flower import client_mod
 from fedcipher.data import load
+from fedcipher.frame import inspect
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -22,7 +22,7 @@ def fails(msg: Message, ctxt: Context, call_next):
         lost = random.Random(100 * number + client).random() < 0.3
         return Message(Error(code=0, reason="the upload was lost"), reply_to=msg) if lost else reply
     for record in msg.content.array_records.values():
-        number = _native.inspect(record["fedcipher.request"].data)[3] & 0xFFFFF
+        number = inspect(record["fedcipher.request"].data).round & 0xFFFFF
         if number % 3 == 0 and client == (number // 3) % 5:
             # As a machine that loses its power: nothing is said.
             os._exit(1)

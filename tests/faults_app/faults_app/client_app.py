@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import numpy as np
-from fedcipher import _native
 from fedcipher.adapters.flower import client_mod
 from fedcipher.data import load
+from fedcipher.frame import inspect
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -35,7 +35,7 @@ def noted(msg: Message, ctxt: Context, call_next):
     if not reply.has_error():
         (record,) = reply.content.array_records.values()
         (frame,) = record.values()
-        number = _native.inspect(frame.data)[3]
+        number = inspect(frame.data).round
         with (shadow / f"{number}-{ctxt.node_config['partition-id']}.npz").open("xb") as file:
             np.savez(file, **step)
     return reply

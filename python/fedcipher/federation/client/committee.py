@@ -6,7 +6,6 @@ line for it.
 
 from __future__ import annotations
 
-from fedcipher import _native
 from fedcipher.errors import FrameError
 from fedcipher.federation.client.key_holder import KeyHolder
 from fedcipher.federation.messages import (
@@ -22,6 +21,7 @@ from fedcipher.federation.messages import (
     frame_bytes,
     wire_record,
 )
+from fedcipher.frame import inspect
 
 __all__ = ["answer"]
 
@@ -37,8 +37,7 @@ def answer(record: Arrays | Config | Metrics, holder: KeyHolder) -> Content:
     if not isinstance(record, Arrays) or list(record) != [REQUEST]:
         raise FrameError("a message to a member of the committee without a request")
     request = frame_bytes(record[REQUEST])
-    _, _, epoch, *_ = _native.inspect(request)
-    member = holder.member(epoch)
+    member = holder.member(inspect(request).epoch)
     frame = member.answer(request)
     return {COMMITTEE: wire_record({ANSWER: frame, PREKEY: member.prekey()})}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedcipher import _native
 from fedcipher.errors import PlaintextError
 from fedcipher.federation.messages import (
     CLEAR,
@@ -18,10 +17,10 @@ from fedcipher.federation.messages import (
     frame_bytes,
 )
 from fedcipher.federation.records import PHASES
+from fedcipher.frame import Kind, inspect
 
 __all__ = ["checked", "only_metrics"]
 
-_UPDATE_KIND = 1
 # A query that is allowed by name can also leave data as a long list of metrics. What an app writes on purpose nobody
 # can stop, since it sees its data; these limits stop what it writes by mistake.
 _MOST_NUMBERS = 4096
@@ -49,8 +48,8 @@ def checked(reply: Content, scheme: str, number: int, clear: frozenset[str]) -> 
     arrays = [record for record in reply.values() if isinstance(record, Arrays)]
     if len(arrays) != 1:
         raise PlaintextError(f"the reply carries {len(arrays)} records of arrays; only one frame leaves")
-    kind, found, _, its, contributions, *_ = _native.inspect(frame_bytes(arrays[0][UPDATE]))
-    if (kind, found, its, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):
+    header = inspect(frame_bytes(arrays[0][UPDATE]))
+    if (header.kind, header.scheme, header.round, len(header.clients)) != (Kind.UPDATE, scheme, number, 1):
         raise PlaintextError("the reply's frame is not this client's frame of this round")
     return reply
 

@@ -28,6 +28,7 @@ from fedcipher.federation.messages import (
 )
 from fedcipher.federation.server.link import Link
 from fedcipher.foreign_text import quoted, quoting_log
+from fedcipher.frame import inspect
 from fedcipher.schemes import Aggregator, CommitteeRound, Scheme
 
 __all__ = ["Committee", "NoSum", "addressed", "members_of", "needed_of"]
@@ -233,13 +234,13 @@ class Committee:
         Clients refuse others, and their updates would lack a share that this server asks for.
         """
         try:
-            *_, of, _, size, _ = _native.inspect(prekey)
+            header = inspect(prekey)
             of_round = self._scheme.aggregator(self._key).committee
             refused = ["the scheme has no committee"] if of_round is None else of_round.take_prekeys([prekey])
         except FedcipherError as error:
-            of, size, refused = [], 0, [str(error)]
-        number = int.from_bytes(prekey[-8 - size :][:8], "little")
-        if refused or [party for party, _ in of] != [member] or number < self._numbers.get(member, 0):
+            header, refused = None, [str(error)]
+        number = 0 if header is None else int.from_bytes(prekey[-8 - header.payload_bytes :][:8], "little")
+        if refused or header is None or header.clients != [member] or number < self._numbers.get(member, 0):
             _log.warning("a prekey of member %s is not used: %s", member, refused or "another's, or an old one")
             return False
         self._prekeys[member], self._numbers[member] = prekey, number

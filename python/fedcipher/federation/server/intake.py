@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from fedcipher import _native
 from fedcipher._arguments import as_float
 from fedcipher.errors import FedcipherError, FrameError, PlaintextError, StrategyError
 from fedcipher.federation.chain import lanes_of
@@ -29,6 +28,7 @@ from fedcipher.federation.records import LARGEST_PHASE, PHASES, ClientRecord, Ro
 from fedcipher.federation.server.round_sums import RoundSums
 from fedcipher.federation.server.state import RunState
 from fedcipher.foreign_text import quoted, quoting_log
+from fedcipher.frame import inspect
 from fedcipher.schemes import Aggregator
 
 __all__ = ["Added", "Intake", "frame_in", "refusal_in"]
@@ -88,11 +88,10 @@ class Intake:
             began = time.perf_counter()
             try:
                 frame, context, failed = _frame_of(reply)
-                _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
-                model.check_size(elements, counters, measured=measured)
-                named = [client for client, _ in contributions]
-                self._nodes.check(reply.node, named, revoked, self._there)
-                contribution = sums.add(frame, reply, named, context)
+                header = inspect(frame)
+                model.check_size(header.elements, counters, measured=measured)
+                self._nodes.check(reply.node, header.clients, revoked, self._there)
+                contribution = sums.add(frame, reply, header.clients, context)
             except FedcipherError as error:
                 why = quoted(f"{type(error).__name__}: {error}")
                 heard.append(self.left_out(reply.node, said, why, reply, phases))
@@ -100,7 +99,7 @@ class Intake:
             # Replies come one by one: the wait between them is no work.
             record.aggregate_seconds += time.perf_counter() - began
             if purpose == "train":
-                record.elements = elements - counters
+                record.elements = header.elements - counters
             self._nodes.learn(reply.node, contribution.client)
             model.delivered(reply.node)
             heard.append(ClientRecord(reply.node, contribution.client, phases, clear=clear))

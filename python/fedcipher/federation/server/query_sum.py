@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcipher import _native
 from fedcipher._files import write_whole
 from fedcipher.errors import (
     CharterError,
@@ -37,6 +36,7 @@ from fedcipher.federation.server.set_memory import ServerSets
 from fedcipher.federation.told import records_of
 from fedcipher.foreign_files import MAX_FRAME, parse_json, read_file
 from fedcipher.foreign_text import quoted, quoting_log
+from fedcipher.frame import inspect
 from fedcipher.keys.provider import ServerKeys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Aggregator, Decryptor, Scheme
@@ -253,14 +253,13 @@ class QueryRun:
             if refused is not None:
                 raise StrategyError(refused)
             frame, context = frame_in(reply, "answer", "query_mod")
-            _, _, _, _, contributions, elements, *_ = _native.inspect(frame)
-            named = [client for client, _ in contributions]
-            for client in named:
+            header = inspect(frame)
+            for client in header.clients:
                 if client in self._revoked:
                     raise RevokedError(f"client {client} has been revoked; its answer is not used")
-            if elements != self._elements:
-                raise LayoutError(f"an answer of {elements} values, the query has {self._elements}")
-            self._client_of[reply.node] = sums.add(frame, reply, named, context).client
+            if header.elements != self._elements:
+                raise LayoutError(f"an answer of {header.elements} values, the query has {self._elements}")
+            self._client_of[reply.node] = sums.add(frame, reply, header.clients, context).client
             self._frames[reply.node] = frame
         except FedcipherError as error:
             self._leave_out(reply.node, error)

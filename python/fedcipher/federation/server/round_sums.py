@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from fedcipher.errors import DuplicateClientError, LayoutError, ModelMismatchError
 from fedcipher.federation.messages import Reply
-from fedcipher.schemes import Aggregator, Contribution
+from fedcipher.frame import Contribution
+from fedcipher.schemes import Aggregator
 
 __all__ = ["RoundSums"]
 
