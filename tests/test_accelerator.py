@@ -39,7 +39,7 @@ def bfv(preset="fedbit-paper", **params):
 
 
 @pytest.mark.parametrize(
-    ("options", "cure"),
+    ("options", "fix"),
     [
         (["--scheme", "bfv"], "`make hardware-sim` builds it; --accelerator-library names another"),
         (["--scheme", "bfv", "--accelerator-library", "{}/text.so"], "make hardware-sim"),
@@ -49,12 +49,12 @@ def bfv(preset="fedbit-paper", **params):
         (["--scheme", "bfv", "--resume"], "leave out --compare, --engine and --accelerator"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_cure(options, cure, tmp_path, capsys, monkeypatch):
+def test_what_does_not_fit_is_refused_with_its_fix(options, fix, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.so").write_text("no library")
     options = [option.format(tmp_path) for option in options]
     assert cli.main(["train", "--accelerator", "sim", *options, "--out", str(tmp_path / "out")]) == 2
-    assert cure in " ".join(capsys.readouterr().err.split())
+    assert fix in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
 
 

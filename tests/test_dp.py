@@ -448,7 +448,7 @@ def test_float64_and_float16_come_back_as_they_were():
 
 
 @pytest.mark.parametrize(
-    ("codec", "cure"),
+    ("codec", "fix"),
     [
         ({"target": "weights"}, "target='delta'"),
         ({"top": 0.1}, "leave out top"),
@@ -457,8 +457,8 @@ def test_float64_and_float16_come_back_as_they_were():
         ({"bits": [8, 12]}, "one number of bits"),
     ],
 )
-def test_codecs_that_do_not_go_with_privacy(codec, cure):
-    with pytest.raises(errors.ParameterError, match=cure):
+def test_codecs_that_do_not_go_with_privacy(codec, fix):
+    with pytest.raises(errors.ParameterError, match=fix):
         Codec(privacy=PRIVACY, **codec)
 
 
@@ -856,7 +856,7 @@ def test_keygen_says_what_the_noise_promises(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "cure"),
+    ("options", "fix"),
     [
         (["--equal"], "--dp-rounds"),
         (["--examples", "100", "--dp-rounds", "5"], "--equal"),
@@ -864,9 +864,9 @@ def test_keygen_says_what_the_noise_promises(tmp_path, capsys):
         (["--equal", "--dp-rounds", "5", "--dp-delta", "2"], "delta"),
     ],
 )
-def test_keygen_refuses_by_name(tmp_path, capsys, options, cure):
+def test_keygen_refuses_by_name(tmp_path, capsys, options, fix):
     assert cli.main([*KEYGEN, *options, "--out", str(tmp_path / "keys")]) == 2
-    assert cure in capsys.readouterr().err
+    assert fix in capsys.readouterr().err
     assert cli.main(["keygen", "--clients", "3", "--equal", "--dp-clip", "1", "--out", str(tmp_path / "keys")]) == 2
     assert "--dp-epsilon" in capsys.readouterr().err
 

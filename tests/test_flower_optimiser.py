@@ -855,7 +855,7 @@ def test_a_site_may_allow_numbers_that_are_out_of_the_strict_bounds(tmp_path, ca
 
 @pytest.mark.parametrize("opener", [None, "client-0.key"])
 @pytest.mark.parametrize("kind", STEPPED)
-def test_whole_models_are_refused_by_name_with_the_cure(tmp_path, kind, opener):
+def test_whole_models_are_refused_by_name_with_the_fix(tmp_path, kind, opener):
     federation = Federation(tmp_path, codec=WEIGHTS)
     with pytest.raises(errors.StrategyError, match=rf'{STEPPED[kind][0].__name__}.*Codec\(target="delta"\)'):
         federation.start(made(kind), opener=opener)
@@ -918,7 +918,7 @@ def test_other_steps_are_refused_by_name(tmp_path, cls, numbers, said, with_open
 
 
 def test_an_own_step_runs_where_the_server_sets_the_models(tmp_path):
-    """The cure that a refusal names."""
+    """The fix that a refusal names."""
     for cls in (OwnStep, OwnMoments):
         federation = Federation(tmp_path / cls.__name__)
         federation.start(cls(**ALL, tau=0.1), rounds=3, sets_models=True, opener="client-0.key")

@@ -48,7 +48,7 @@ def test_an_exception_in_progress_cancels_and_nothing_is_lost():
     np.testing.assert_allclose(scheme.decryptor(issued.client(0)).decrypt(aggregator.finish())[0], 0.5, atol=1e-3)
 
 
-def test_sums_beyond_the_prime_are_refused_and_the_cure_named():
+def test_sums_beyond_the_prime_are_refused_and_the_fix_named():
     with pytest.raises(errors.BoundError, match="bits=11"):
         make(clients=30)
     with pytest.raises(errors.ParameterError, match="PASTA-5"):

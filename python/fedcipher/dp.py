@@ -204,14 +204,14 @@ def _grid_of(privacy: Privacy, bits: int, elements: int, shares: int) -> Grid:
     if made is not None:
         return made
     enough = next((b for b in _BITS if b > bits and _grid(privacy, b, max(elements, 1), shares)), None)
-    cure = (
+    fix = (
         f"Codec(bits={enough}), --bits {enough}"
         if enough
         else "more clients (min_contributions), a larger epsilon or a smaller model"
     )
     raise ParameterError(
         f"{bits} bits hold no grid for {elements} values with noise of {privacy.noise_multiplier:g} times what one "
-        f"client can change, from {shares} clients; use {cure}"
+        f"client can change, from {shares} clients; use {fix}"
     )
 
 

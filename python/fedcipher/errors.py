@@ -268,8 +268,8 @@ class ForeignFileError(FedcipherError, OSError):
     """What is at a path is no file that may be read: a link, a device, a pipe, too large, or in others' hands."""
 
     def __str__(self) -> str:
-        cure = "" if self.errno == errno.EACCES else "; put the file itself there"
-        return f"{self.filename} {self.strerror}{cure}"
+        fix = "" if self.errno == errno.EACCES else "; put the file itself there"
+        return f"{self.filename} {self.strerror}{fix}"
 
 
 class WorkersError(FedcipherError):

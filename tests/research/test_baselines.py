@@ -311,7 +311,7 @@ def test_key_files_and_headers(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "cure"),
+    ("name", "package", "fix"),
     [
         ("paillier", "phe", "in a checkout of Fedcipher: pip install -e research"),
         ("ckks", "tenseal", "in a checkout of Fedcipher: pip install -e research"),
@@ -319,13 +319,13 @@ def test_key_files_and_headers(name, tmp_path):
         ("tfhe", "fedcipher_tfhe", "in a checkout of Fedcipher: make tfhe"),
     ],
 )
-def test_what_is_missing_is_named(name, package, cure, monkeypatch, capsys):
+def test_what_is_missing_is_named(name, package, fix, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(errors.DependencyError, match=re.escape(cure)):
+    with pytest.raises(errors.DependencyError, match=re.escape(fix)):
         fedcipher.scheme(name, clients=2)
     assert cli.main(["schemes"]) == 0
     listed = capsys.readouterr().out
-    assert f"not installed: {cure}" in listed.partition(f"\n{name}\n")[2]
+    assert f"not installed: {fix}" in listed.partition(f"\n{name}\n")[2]
 
 
 @pytest.mark.parametrize("decrypted", [1e300, 2.0**63, 2.0**53, -1.0, 0.4, float("nan"), float("inf")])

@@ -85,7 +85,7 @@ fn the_bound_is_checked_before_the_round_and_names_what_fits() {
 
 /// The best that fits is named, and nothing that does not.
 #[test]
-fn each_cure_of_a_bound_fits() {
+fn each_fix_of_a_bound_fits() {
     let fix = |clients, max_weight, bits, limit| {
         let bounds = Bounds::new(clients, Weight::new(max_weight), None).unwrap();
         match bounds.checked_field_bits(bits, limit) {

@@ -499,7 +499,7 @@ fn members_below_the_threshold_open_nothing_and_one_more_opens_the_sum() {
 }
 
 #[test]
-fn committees_that_could_be_split_are_refused_with_the_cure() {
+fn committees_that_could_be_split_are_refused_with_the_fix() {
     let refused = |params: OneshotParams, fix: &str| {
         let said = Oneshot::new(params).map_or_else(|error| error.to_string(), |_| "accepted".into());
         assert!(said.contains(fix), "{said}, where {fix} is wanted");

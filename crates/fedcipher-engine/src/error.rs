@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_the_other_side_lacks_is_answered_with_the_cure() {
+    fn a_call_that_the_other_side_lacks_is_answered_with_the_fix() {
         for (said, shown) in
             [("", "this call: it is older"), ("no such\nmethod", "this call (no such\\u000amethod): it")]
         {

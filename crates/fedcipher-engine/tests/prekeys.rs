@@ -402,7 +402,7 @@ fn an_epoch_that_has_ended_leaves_no_prekey() {
 }
 
 #[test]
-fn a_service_that_lacks_the_calls_is_named_with_the_cure() {
+fn a_service_that_lacks_the_calls_is_named_with_the_fix() {
     let folder = tempfile::tempdir().unwrap();
     let (_runtime, target) = listening(folder.path(), |mut server| {
         let (_, health) = tonic_health::server::health_reporter();
