@@ -130,7 +130,7 @@ containers: engine-static ## build: build container images of the engine, the au
 		--file deploy/flower.Containerfile dist/image
 
 test-containers: build containers ## test: build the images and run the tests that start them
-	FEDCIPHER_CONTAINERS=$(CONTAINERS) $(BIN)/python -m pytest tests/test_containers.py
+	FEDCIPHER_CONTAINERS=$(CONTAINERS) $(BIN)/python -m pytest tests/cluster/test_containers.py
 
 # Every path that is chosen at run time but AVX-512's, which is tested where it is.
 test-dispatch: build ## test: run the Rust tests as on processors without AVX-512, AVX2 and AES
@@ -142,7 +142,7 @@ target/without_avx512.so: tools/without_avx512.c
 	$(CC) -O2 -Wall -Wextra -shared -fPIC -o $@ $<
 
 test-static: build engine-static ## test: run the static binaries' tests
-	$(BIN)/python -m pytest tests/test_static.py
+	$(BIN)/python -m pytest tests/tools/test_static.py
 
 # The TFHE baseline (tfhe-rs): minutes to build, so only where it is asked for.
 tfhe: $(VENV)/.tfhe ## build: build the TFHE baseline; takes minutes
@@ -222,10 +222,8 @@ test-python: $(TESTED) ## test: run the Python tests, four files at a time
 # Minutes more: every scheme and engine through `fedcipher train`, and resumed under every scheme; sums of PASTA-3.
 test-long: $(TESTED) ## test: run the tests that take half a minute or more each
 	cargo test -p fedcipher-core --quiet --features hhe --test hybrid -- --ignored
-	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/test_train.py tests/test_flower_resume.py tests/test_watch.py \
-		tests/test_deployment.py tests/research tests/test_scale.py tests/test_apps.py \
-		tests/test_hybrid.py tests/test_flower_models.py tests/test_engine.py tests/test_flower.py \
-		tests/test_data_and_models.py tests/test_weights.py
+	FEDCIPHER_LONG=1 $(BIN)/python -m pytest -m long
+	FEDCIPHER_LONG=1 $(BIN)/python -m pytest tests/federation/test_fault_finder.py
 
 # A randomised active server, TRIES times a scheme: frames at the decryptors of the core, sets at memories of sets,
 # messages at a ClientApp, and the same messages at clients of two worlds with other data.
@@ -233,36 +231,36 @@ TRIES ?= 100000
 attack: build ## campaign: attack decryptors, memories of sets and clients at random, TRIES times each
 	FEDCIPHER_ATTACK_TRIES=$(TRIES) cargo test --release -p fedcipher-core --features hhe --test attacks --test sets
 	FEDCIPHER_LONG=1 FEDCIPHER_ATTACK_TRIES=$(TRIES) $(BIN)/python -m pytest -n auto --dist worksteal -k randomised \
-		tests/test_attacks_two_worlds.py tests/test_attacks_sets.py tests/test_attacks_flower.py tests/test_attacks_oneshot.py \
+		tests/attacks/test_attacks_two_worlds.py tests/attacks/test_attacks_sets.py tests/attacks/test_attacks_flower.py tests/attacks/test_attacks_oneshot.py \
 		tests/research/test_attacks_baselines.py
 
 # A cluster with engines under each scheme, and every kind of process killed in mid-run: two clusters at a time, since
 # they mostly wait. A quarter of an hour.
 e2e: build ## campaign: run clusters with engines and kill every kind of process
-	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e.py
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e/e2e.py
 	$(BIN)/python research/benches/faults.py
 
 # Flower's example apps against a SuperLink, in the clear and encrypted: their models must be equal. Minutes.
 e2e-apps: build ## campaign: run Flower's example apps in the clear and encrypted, and compare the models
 	$(INSTALL) xgboost-cpu
-	$(BIN)/python -m pytest tests/e2e_apps.py
+	$(BIN)/python -m pytest tests/e2e/e2e_apps.py
 
 # Without a shared key on a SuperLink, with uploads lost and members killed. Minutes.
 e2e-oneshot: build ## campaign: run oneshot on a SuperLink with lost uploads and killed members
-	$(BIN)/python -m pytest -s tests/e2e_oneshot.py
+	$(BIN)/python -m pytest -s tests/e2e/e2e_oneshot.py
 
 # A run's page in Chromium, on a phone's width and a desk's; its loggers read by their own libraries.
 e2e-dashboard: build ## campaign: open a run's page in Chromium
 	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; }
 	$(INSTALL) playwright -r pyproject.toml --extra tensorboard --extra mlflow --extra wandb
-	$(BIN)/python -m pytest tests/e2e_dashboard.py tests/test_watch.py
+	$(BIN)/python -m pytest tests/e2e/e2e_dashboard.py tests/app/test_watch.py
 
 # Report and dashboard in Chromium, light and dark: axe's rules of WCAG 2 A and AA, the keyboard, a phone's width.
 e2e-looks: build ## campaign: check report and dashboard with axe in Chromium
 	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; }
 	$(INSTALL) playwright
 	npm install --silent --no-save --prefix $(VENV)/axe axe-core@4
-	FEDCIPHER_AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest tests/e2e_looks.py
+	FEDCIPHER_AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest tests/e2e/e2e_looks.py
 
 # docs/images/: the pages of a training as `make demo` runs it, beside a plain one.
 screenshots: build ## release: take the documentation's pictures of report and dashboard
@@ -272,13 +270,13 @@ screenshots: build ## release: take the documentation's pictures of report and d
 
 # A ServerApp on a SuperLink killed fifty times. Half an hour.
 e2e-resume: build ## campaign: kill a ServerApp fifty times; takes half an hour
-	$(BIN)/python -m pytest -s tests/e2e_resume.py
+	$(BIN)/python -m pytest -s tests/e2e/e2e_resume.py
 	$(BIN)/python research/benches/faults.py
 
 # 200 trainings and 50 of each other long command, ended by signals at random moments. Two hours;
 # FEDCIPHER_TRAININGS and FEDCIPHER_OTHERS are the numbers.
 e2e-signals: build ## campaign: end long commands by signals at random; takes two hours
-	$(BIN)/python -m pytest -s tests/e2e_signals.py
+	$(BIN)/python -m pytest -s tests/e2e/e2e_signals.py
 
 # What handles secrets, under valgrind: no branch and no index may depend on one. Minutes, most of them to compile.
 constant-time: ## test: look under valgrind for branches and indices that depend on secrets
@@ -294,7 +292,7 @@ fuzz: $(BIN)/uv ## campaign: fuzz every parser of foreign bytes, FUZZ_SECONDS ea
 	cargo install --quiet --locked --root target/tools --version '^0.13' cargo-fuzz
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" $(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ)
 
-# Files of every scheme as this version writes them, for tests/test_golden.py: once a release.
+# Files of every scheme as this version writes them, for tests/schemes/test_golden.py: once a release.
 golden: build ## release: keep this version's files for the tests of later versions
 	$(BIN)/python tools/golden.py
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_folder import DATA
+from places import DATA, IMPORTED, ROOT
 
+sys.path += [folder for folder in IMPORTED if folder not in sys.path]
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 # The tests' keys end with their state, also where the tests run in a container.
 os.environ.setdefault("FEDCIPHER_ALLOW_EPHEMERAL_STATE", "1")
 # What one test's process has compiled, all others load, those of the next run too.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).resolve().parents[1] / ".venv" / "jax-cache"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".venv" / "jax-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A shell's background and nohup have these ignored, which programs inherit: those of the tests would be as deaf. What a
 # handler stands for they do not inherit.

@@ -18,8 +18,9 @@ from fedcipher.federation.ranges import exponent_of, power_of
 from fedcipher.schemes import DEFAULT_SCHEME
 from flower_harness import LocalGrid
 from flwr.app import Context, RecordDict
+from places import TESTS
 
-APPS = Path(__file__).resolve().parent / "apps"
+APPS = TESTS / "apps"
 CLIENTS = 3
 BITS = 16
 # From the second round on, of updates whose largest value is below one.

@@ -2,9 +2,10 @@
 
 import datetime
 import json
-from pathlib import Path
 
-COUNTS = Path(__file__).resolve().parents[1] / "runs" / "faults"
+from places import ROOT
+
+COUNTS = ROOT / "runs" / "faults"
 
 
 def counted(run, killed, rounds, ended, lost, seconds):

@@ -2,10 +2,11 @@
 
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
-CONTRIBUTOR = Path(__file__).resolve().parents[1] / "docs" / "contributor"
+from places import ROOT
+
+CONTRIBUTOR = ROOT / "docs" / "contributor"
 SCHEME, ADAPTER = CONTRIBUTOR / "add-a-scheme.md", CONTRIBUTOR / "add-an-adapter.md"
 _FILE = re.compile(r'^```python title="([\w.]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _COMMANDS = re.compile(r"^```sh( checkout)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,7 +1,7 @@
 """Writes today's keys, frames, rosters, runs and memories of every scheme: `make golden`, once a release.
 
-They go to tests/golden/VERSION.tar.xz, and `tests/test_golden.py` opens them for ever. A version that is there is not
-made again: the sources that made it are gone.
+They go to tests/golden/VERSION.tar.xz. `tests/schemes/test_golden.py` opens the files of all versions. A version that
+is there is not made again: the sources that made it are gone.
 """
 
 from __future__ import annotations

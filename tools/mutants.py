@@ -25,6 +25,15 @@ CORE = "crates/fedcipher-core/src/"
 CAUGHT, SURVIVED, STALE = "caught", "SURVIVED", "no longer applies"
 
 
+def test_files(*names: str) -> list[str]:
+    """``test_NAME.py`` of each of ``names``, in whichever folder of tests/ the file is. Raises `ValueError`."""
+    found: list[str] = []
+    for name in names:
+        (path,) = ROOT.glob(f"tests/*/test_{name}.py")
+        found.append(str(path.relative_to(ROOT)))
+    return found
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One guard taken out."""

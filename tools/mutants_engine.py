@@ -13,9 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, chosen, copied, reported
+from mutants import CAUGHT, ROOT, STALE, SURVIVED, Mutant, broken, chosen, copied, reported, test_files
 
-TESTS = ("engine", "engine_attacks", "engine_faults", "engine_oneshot", "engine_tls", "attacks_engine", "store")
+TESTS = test_files(
+    "engine", "engine_attacks", "engine_faults", "engine_oneshot", "engine_tls", "attacks_engine", "store"
+)
 PROGRAMS = ("fedcipher-engine", "fedcipher-authority")
 COMMAND = "make mutants-engine"
 
@@ -232,8 +234,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
         copy = copied(Path(scratch), "fuzz", "dist")
         python = environment(copy / ".venv")
-        tests = [f"tests/test_{name}.py" for name in TESTS]
-        asked = (python, "-m", "pytest", "-x", "-q", "-n", "4", "-p", "no:cacheprovider", *tests)
+        asked = (python, "-m", "pytest", "-x", "-q", "-n", "4", "-p", "no:cacheprovider", *TESTS)
         told = {**os.environ, "CARGO_TARGET_DIR": str(target)}
 
         def works(*command: str | Path) -> bool:

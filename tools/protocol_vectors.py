@@ -4,7 +4,8 @@ python tools/protocol_vectors.py           writes tests/vectors/oneshot.json
 python tools/protocol_vectors.py --check   makes them again, and says whether they are the same
 
 They are made by the second implementation of tests/, with kyber-py and dilithium-py, whose random bytes can be chosen.
-The product draws from the operating system, so it makes no vectors; tests/test_protocol_second.py has it read these.
+The product draws from the operating system, so it makes no vectors. It reads these in
+`tests/schemes/test_protocol_second.py`.
 """
 
 from __future__ import annotations

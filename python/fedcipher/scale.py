@@ -3,7 +3,7 @@
 Transciphering (`pasta-bfv`) takes seconds a client and ciphertext, and no ciphertext of an aggregate depends on
 another: each is a task. The tasks see what the server sees, ciphertexts and evaluation keys, so a cluster is as trusted
 as the server is. Ray asks nobody who he is: whoever reaches its ports runs programs there, so they belong to a network
-of the server's own. `tests/test_scale.py` compares the aggregates bit by bit.
+of the server's own. `tests/schemes/test_scale.py` compares the aggregates bit by bit.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import subprocess
 import time
 import urllib.request
 import zlib
-from pathlib import Path
 
 import pytest
 from fedcipher.app.report import Report
@@ -17,9 +16,10 @@ from fedcipher.bench.link import Link
 from fedcipher.bench.study import run_study
 from fedcipher_research.bench import report
 from fedcipher_research.bench.presets import Preset, preset, preset_names
+from places import ROOT
 from test_accelerator import a_report
 
-RESULTS = Path(__file__).resolve().parents[2] / "research" / "results"
+RESULTS = ROOT / "research" / "results"
 WIDTHS = (390, 768, 1000, 1160, 1280)
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(

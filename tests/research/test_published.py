@@ -23,8 +23,8 @@ from fedcipher_research.bench.presets import preset, preset_names
 from fedcipher_research.published import PAPERS, Published
 from fedcipher_research.published.record import Record
 from fedcipher_research.published.verdict import judged
+from places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "research" / "fedcipher_research" / "published"
 PAPERS_FOLDER = Path(os.environ.get("FEDCIPHER_PAPERS", ROOT.parent / "shared" / "papers"))
 PAGES = [

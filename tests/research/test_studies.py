@@ -36,8 +36,8 @@ from fedcipher_research.studies.fedbit_round import CYCLES, accelerator_seconds
 from fedcipher_research.studies.fednic_beside import Round, Spent, compared
 from fedcipher_research.studies.netns import Exchange
 from fedcipher_research.studies.timing import best, clocked
+from places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = {"ResNet": 700, "GRU": 900, "CNN": 1100}
 
 

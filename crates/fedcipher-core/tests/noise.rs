@@ -32,7 +32,7 @@ fn draws(numerator: u64, shift: u32, count: usize, seed: u8) -> Vec<i64> {
     (0..count).map(|_| gaussian.sample(&mut random)).collect()
 }
 
-/// Computed by the fractions of Python's in `tests/test_dp.py`, over the same words of AES-256-CTR.
+/// Computed by the fractions of Python's in `tests/schemes/test_dp.py`, over the same words of AES-256-CTR.
 #[test]
 fn discrete_gaussian_known_answers() {
     assert_eq!(draws(1, 2, 16, 7), [0, 1, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 0, 0]);
