@@ -2,9 +2,9 @@
 
 use crate::bounds::{Bounds, Levels};
 use crate::codec::Layout;
+use crate::frame_digest::FrameDigest;
 use crate::keys::{Cohort, KeyTag, ServerKey};
 use crate::mac::{Tag, Weighting};
-use crate::protocol::FrameDigest;
 use crate::shown::shown;
 use crate::sign::{Purpose, SIGNATURE_LEN, Signed, VERIFY_LEN};
 use crate::statement::{self, RoundContext};

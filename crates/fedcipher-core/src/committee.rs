@@ -5,13 +5,12 @@ use crate::keys::{ClientKey, ServerKey};
 use crate::oneshot::identity::Identity;
 use crate::oneshot::roster::{Roles, Roster};
 use crate::protocol::Decryptor;
-use crate::scheme::Scheme;
 use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::{ClientId, Epoch, Error, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The rosters and the committee of a scheme, returned by [`Scheme::committee`].
+/// The rosters and the committee of a scheme, returned by [`crate::scheme::Scheme::committee`].
 pub trait Committee {
     /// The number of committee members in a roster.
     fn members(&self) -> usize;
@@ -52,31 +51,6 @@ pub trait Committee {
 
     /// The server's key for a roster.
     fn roster_key(&self, roster: &Roster, epoch: Epoch) -> Result<ServerKey>;
-}
-
-impl dyn Scheme + '_ {
-    /// Returns [`Scheme::committee`], or an error if the clients share a key.
-    pub fn require_committee(&self) -> Result<&dyn Committee> {
-        self.committee().ok_or(Error::Unsupported {
-            scheme: self.name(),
-            operation: "a committee",
-            reason: "its clients share a key, which `fedcipher keygen` or an authority makes",
-        })
-    }
-
-    /// Returns [`Committee::members`]; 0 if the clients share a key.
-    #[must_use]
-    pub fn members(&self) -> usize {
-        self.committee().map_or(0, Committee::members)
-    }
-
-    /// Returns [`Committee::roles`]. If the clients share a key, each of them sends updates and opens sums.
-    pub fn roles(&self, key: &ClientKey) -> Result<Roles> {
-        match self.committee() {
-            Some(committee) => committee.roles(key),
-            None => Ok(Roles { client: true, member: false, reader: true }),
-        }
-    }
 }
 
 /// A member of the committee that holds shares of the secrets of the round's clients.
@@ -120,13 +94,5 @@ pub trait CommitteeRound {
 
     /// Checks the prekeys that the round's clients receive. The aggregator then accepts only updates encrypted to
     /// these. Returns the error of each rejected prekey.
-    fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>>;
-}
-
-/// A client's exchange with the committee, through [`crate::protocol::Encryptor::take_prekeys`].
-pub trait Prekeys {
-    /// Takes the prekeys that members have published with [`Member::prekey`]. The next updates encrypt their shares to
-    /// these, and not to earlier ones. Returns the error of each rejected prekey, which changes nothing. Fails if too
-    /// few members have a prekey afterwards.
     fn take_prekeys(&mut self, frames: &[&[u8]]) -> Result<Vec<Error>>;
 }

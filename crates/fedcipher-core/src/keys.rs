@@ -2,8 +2,8 @@
 
 use crate::codec::Layout;
 use crate::mac::MacKey;
+use crate::params_digest::ParamsDigest;
 use crate::prf::random_bytes;
-use crate::scheme::ParamsDigest;
 use crate::shown::shown;
 use crate::sign::{SEED_LEN, SigningKey, VERIFY_LEN, is_key};
 use crate::wire::{self, Contribution, Frame, Header, Kind, MemoryTag, ModelTag, Reader, SchemeId};

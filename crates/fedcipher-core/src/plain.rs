@@ -10,11 +10,12 @@ use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::lanes::{Cuts, Lanes};
 use crate::mac::{PolyEval, TAG_LEN, Weighting};
 use crate::memory::zeros;
+use crate::params_digest::ParamsDigest;
 use crate::protocol::{
     CheckedHead, ClaimedRound, DecryptKernel, Decryptor, EncryptKernel, Encryption, Encryptor, Piece, PieceDecryptor,
     PieceEncryptor, Receiver, Sender,
 };
-use crate::scheme::{Aggregator, ParamsDigest, Progress, Scheme, Terms, Values, Variant};
+use crate::scheme::{Aggregator, Progress, Scheme, Terms, Values, Variant};
 use crate::threads::Threads;
 use crate::wire::{Contribution, FrameBuffer};
 use crate::{ClientId, Epoch, Result, RoundId, TotalWeight};

@@ -7,11 +7,12 @@ use crate::flashe::{Flashe, FlasheParams, Masking, Policy};
 use crate::former;
 use crate::oneshot::prekeys::Life;
 use crate::oneshot::{Oneshot, OneshotParams, Reveal};
+use crate::params_digest::{self, ParamsDigest};
 use crate::plain::Plain;
 use crate::rlwe::Bfv;
 use crate::rlwe::accelerator::Accelerators;
 use crate::rlwe::params::{BfvParams, Preset};
-use crate::scheme::{self, ParamsDigest, Scheme, Variant};
+use crate::scheme::{Scheme, Variant};
 use crate::{Error, Result, Weight, flashe, oneshot, plain, rlwe};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -59,7 +60,7 @@ impl From<PrivacySpec> for Privacy {
     fn from(spec: PrivacySpec) -> Self {
         let PrivacySpec { clip, noise_multiplier, rounds, delta } = spec;
         let former = former::privacy(clip, noise_multiplier, rounds, delta);
-        let former = scheme::short(&Sha256::digest(former.as_bytes()).into());
+        let former = params_digest::short(&Sha256::digest(former.as_bytes()).into());
         Privacy { digest: canonical::digest(&spec), former, rounds }
     }
 }

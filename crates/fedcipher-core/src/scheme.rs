@@ -2,73 +2,16 @@
 //! decryptor. They exchange frames.
 
 use crate::bounds::{LaneBits, Levels};
-use crate::canonical::{self, Canonical};
-use crate::codec::{Layout, Update};
+use crate::codec::Layout;
 use crate::committee::{Committee, CommitteeRound};
 use crate::keys::{ClientKey, KeySet, ServerKey};
+use crate::oneshot::roster::Roles;
+use crate::params_digest::ParamsDigest;
 use crate::protocol::{Decryptor, Encryptor};
-use crate::wire::{Contribution, FrameBuffer, Header};
+pub use crate::request::{Expect, Request, Summary, Terms};
+use crate::wire::{Contribution, FrameBuffer};
 use crate::{ClientId, Epoch, Error, Result, RoundId, Weight};
-use sha2::{Digest, Sha256};
 use std::path::Path;
-
-/// A request to encrypt one update.
-#[derive(Debug)]
-pub struct Request<'a> {
-    pub round: RoundId,
-    pub weight: Weight,
-    pub update: &'a Update<'a>,
-    /// The server's plan of the round, from [`RoundPlan::plan`]; empty for the default.
-    pub round_plan: &'a [u8],
-    /// Names the global model, and anything else that all clients of the round must have received alike. Updates that
-    /// name different models add up to an aggregate that does not open. The header carries a keyed tag of the name.
-    pub model: &'a [u8],
-    /// Names the memory of the rule of sets that the sum counts in; empty for none. All updates of a sum must agree on
-    /// it. The header carries a keyed tag of the name.
-    pub memory: &'a [u8],
-    /// Associated data: both ends know it and no header carries it. The decryptor must give the same bytes.
-    pub associated_data: &'a [u8],
-}
-
-impl<'a> Request<'a> {
-    /// The request without its data.
-    #[must_use]
-    pub fn terms(&self) -> Terms<'a> {
-        Terms {
-            round: self.round,
-            weight: self.weight,
-            layout: self.update.layout(),
-            round_plan: self.round_plan,
-            model: self.model,
-            memory: self.memory,
-            associated_data: self.associated_data,
-        }
-    }
-}
-
-/// The part of a [`Request`] that is known before the data. It is enough to claim the nonce and to make the header.
-#[derive(Debug)]
-pub struct Terms<'a> {
-    pub round: RoundId,
-    pub weight: Weight,
-    pub layout: &'a Layout,
-    pub round_plan: &'a [u8],
-    pub model: &'a [u8],
-    pub memory: &'a [u8],
-    pub associated_data: &'a [u8],
-}
-
-/// The properties that an aggregate must have to be opened.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Expect<'a> {
-    pub round: Option<RoundId>,
-    /// The global model that the updates must have been trained from, as in [`Request::model`].
-    pub model: Option<&'a [u8]>,
-    /// The memory that the updates must count in, as in [`Request::memory`].
-    pub memory: Option<&'a [u8]>,
-    /// The associated data of the updates, as in [`Request::associated_data`].
-    pub associated_data: &'a [u8],
-}
 
 /// The server's side: one running sum, for any number of clients.
 pub trait Aggregator: Send {
@@ -137,17 +80,6 @@ pub struct Parts {
 
 /// A callback with the units done and the units in total of a long job. It returns false to cancel the job.
 pub type Progress<'a> = dyn FnMut(usize, usize) -> bool + 'a;
-
-/// The content of a decrypted aggregate other than its sums.
-#[derive(Debug, Clone)]
-pub struct Summary {
-    pub header: Header,
-    pub layout: Layout,
-    /// The number of contributing clients per element; only for sparse updates.
-    pub counts: Option<Vec<u32>>,
-    /// Committee members whose answers disagree with the answers that the sums were made from.
-    pub false_members: Vec<ClientId>,
-}
 
 /// The number of steps of a value, and the lanes for whole numbers.
 #[derive(Debug, Clone, Copy)]
@@ -252,6 +184,29 @@ pub trait Scheme: Send + Sync {
 }
 
 impl dyn Scheme + '_ {
+    /// Returns [`Scheme::committee`], or an error if the clients share a key.
+    pub fn require_committee(&self) -> Result<&dyn Committee> {
+        self.committee().ok_or(Error::Unsupported {
+            scheme: self.name(),
+            operation: "a committee",
+            reason: "its clients share a key, which `fedcipher keygen` or an authority makes",
+        })
+    }
+
+    /// Returns [`Committee::members`]; 0 if the clients share a key.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.committee().map_or(0, Committee::members)
+    }
+
+    /// Returns [`Committee::roles`]. If the clients share a key, each of them sends updates and opens sums.
+    pub fn roles(&self, key: &ClientKey) -> Result<Roles> {
+        match self.committee() {
+            Some(committee) => committee.roles(key),
+            None => Ok(Roles { client: true, member: false, reader: true }),
+        }
+    }
+
     /// Returns [`Scheme::workers`], or an error if aggregation only adds.
     pub fn require_workers(&self) -> Result<&dyn Workers> {
         self.workers().ok_or(Error::Unsupported {
@@ -265,45 +220,4 @@ impl dyn Scheme + '_ {
     pub fn plan(&self, key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>> {
         self.round_plan().map_or(Ok(Vec::new()), |round| round.plan(key, sampled))
     }
-}
-
-/// The digests that name a scheme with its parameters: the digest of this version, and the digest of builds before
-/// 0.1.0 ([`crate::former`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ParamsDigest {
-    now: [u8; 32],
-    former: [u8; 32],
-}
-
-impl ParamsDigest {
-    /// The digest of a scheme that no build before 0.1.0 had.
-    #[must_use]
-    pub fn new<T: Canonical>(params: &T) -> Self {
-        let now = canonical::digest(params);
-        ParamsDigest { now, former: now }
-    }
-
-    /// The digest of a scheme that builds before 0.1.0 had, which named these parameters by the text `former`.
-    #[must_use]
-    pub fn of<T: Canonical>(params: &T, former: &str) -> Self {
-        ParamsDigest { now: canonical::digest(params), former: Sha256::digest(former.as_bytes()).into() }
-    }
-
-    /// The digest in keys and frames that this version makes.
-    #[must_use]
-    pub fn short(&self) -> [u8; 16] {
-        short(&self.now)
-    }
-
-    /// The full digest that begins with `params`, which a key carries.
-    #[must_use]
-    pub fn whole(&self, params: [u8; 16]) -> Option<[u8; 32]> {
-        [self.now, self.former].into_iter().find(|whole| short(whole) == params)
-    }
-}
-
-/// The first half of a digest.
-#[must_use]
-pub fn short(whole: &[u8; 32]) -> [u8; 16] {
-    std::array::from_fn(|k| whole[k])
 }

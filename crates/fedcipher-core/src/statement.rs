@@ -1,6 +1,6 @@
 //! The message that a client signs for an update, in every scheme.
 
-use crate::mac::{TAG_LEN, Tag};
+use crate::mac::tag::{TAG_LEN, Tag};
 use crate::sign::{Purpose, SIGNATURE_LEN, SigningKey};
 use crate::wire::{Contribution, Header};
 use crate::{Error, Result, RoundId};

@@ -6,7 +6,7 @@ use crate::certificates::{Role, Root, Subject, Terms};
 use crate::error::{Error, Result};
 use crate::files::{self, Draft};
 use crate::rejection_log::Rejection;
-use crate::store_check::{self, unread};
+use crate::store_check::{self, FILE, SERVER, unread};
 use fedcipher_core::committee::Committee;
 use fedcipher_core::keys::ServerKey;
 use fedcipher_core::oneshot::roster::{Card, Roles, Roster};
@@ -25,7 +25,6 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use zeroize::Zeroizing;
 
-pub(crate) const FILE: &str = "authority.db";
 /// The store before it is complete. While this file exists, an `init` is running or was killed.
 const DRAFT: &str = ".authority.db.draft";
 const SERVICE: &str = "service";
@@ -133,9 +132,6 @@ pub struct Status {
     pub audit: Vec<(String, String, String, Option<Epoch>)>,
     pub refused: Vec<Rejection>,
 }
-
-/// The name of the server's key in `digests`.
-pub(crate) const SERVER: &str = "";
 
 /// The remains on disk after `rotate` and `finish_epoch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The limits of every call. A call's connection counts as active while the call lasts. A request that is one message
 //! has a limit of time and of size.
 
+use crate::caller::Caller;
 use crate::error::Error;
-use crate::listen::Peer;
 use crate::{MAX_ASKED, connection_limiter};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -57,8 +57,8 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let path = request.uri().path();
         // A health check takes no role, so it does not make the connection active.
-        let peer = request.extensions().get::<Peer>();
-        let work = peer.map(Peer::call).filter(|_| path.starts_with("/fedcipher."));
+        let caller = request.extensions().get::<Caller>();
+        let work = caller.map(Caller::call).filter(|_| path.starts_with("/fedcipher."));
         let method = path.rsplit('/').next().unwrap_or_default();
         let request = if STREAMED.contains(&method) {
             request

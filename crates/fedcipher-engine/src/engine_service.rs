@@ -1,5 +1,6 @@
 //! The gRPC service of the engine: finds the device's keys, runs the sessions, counts calls.
 
+use crate::compute::compute;
 use crate::error::{Error, Result};
 use crate::keyring::{DeviceKeys, Granted, Keyring};
 use crate::listen::{self, Grant, grant};
@@ -8,7 +9,7 @@ use crate::metrics::Metrics;
 use crate::proto::{self, answer_request, decrypt_request, encrypt_request, engine_server, import_state_request};
 use crate::revoked_hosts::RevokedHosts;
 use crate::ring::SharedMemoryRing;
-use crate::streams::{self, RingSide, StreamSession, compute};
+use crate::streams::{self, RingSide, StreamSession};
 use crate::{MAX_MESSAGE, MESSAGE};
 use bytes::{Bytes, BytesMut};
 use fedcipher_core::codec::Layout;

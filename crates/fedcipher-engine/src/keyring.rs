@@ -1,6 +1,6 @@
 //! The keys that an engine holds, by device and epoch. They cannot be read out; they are only dropped.
 
-use crate::streams::compute;
+use crate::compute::compute;
 use crate::{Error, Result};
 use fedcipher_core::committee::Member;
 use fedcipher_core::keys::ClientKey;

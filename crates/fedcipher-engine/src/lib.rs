@@ -26,7 +26,11 @@ pub mod boot_time;
 #[cfg(feature = "server")]
 pub mod call_limits;
 #[cfg(feature = "server")]
+pub mod caller;
+#[cfg(feature = "server")]
 pub mod certificates;
+#[cfg(feature = "server")]
+mod compute;
 #[cfg(feature = "server")]
 pub mod connection_limiter;
 #[cfg(feature = "server")]

@@ -1,8 +1,9 @@
 //! The listeners of a service, and access control.
 
 use crate::call_limits::CallLimits;
+use crate::caller::Caller;
 use crate::client::Target;
-use crate::connection_limiter::{Admitted, CallTracker, ConnectionLimiter, Origin, Work};
+use crate::connection_limiter::{Admitted, ConnectionLimiter, Origin};
 use crate::error::{Error, Result};
 use crate::files::modes::check_place;
 use crate::keyring::Devices;
@@ -48,22 +49,6 @@ pub fn server(request: Duration) -> Server<Stack<CallLimits, Identity>> {
         .http2_keepalive_interval(Some(QUIET))
         .http2_keepalive_timeout(Some(PONG))
         .layer(CallLimits { request })
-}
-
-/// The peer of a connection, and the ring that it has brought.
-#[derive(Debug, Clone)]
-pub struct Peer {
-    origin: Origin,
-    ring: Option<Arc<SharedMemoryRing>>,
-    tracker: CallTracker,
-}
-
-impl Peer {
-    /// Counts a call of this peer. It is active until the result is dropped.
-    #[must_use]
-    pub fn call(&self) -> Work {
-        self.tracker.call()
-    }
 }
 
 /// The connections that a server accepts.
@@ -236,28 +221,28 @@ async fn greet(socket: &UnixStream) -> Result<Option<Arc<SharedMemoryRing>>> {
 }
 
 impl<S> Connected for Admitted<S> {
-    type ConnectInfo = Peer;
+    type ConnectInfo = Caller;
 
-    fn connect_info(&self) -> Peer {
-        Peer { origin: self.pass.origin(), ring: self.ring.clone(), tracker: self.pass.call_tracker() }
+    fn connect_info(&self) -> Caller {
+        Caller { origin: self.pass.origin(), ring: self.ring.clone(), tracker: self.pass.call_tracker() }
     }
 }
 
 /// The ring of the call's connection.
 #[must_use]
 pub fn ring<T>(request: &Request<T>) -> Option<Arc<SharedMemoryRing>> {
-    request.extensions().get::<Peer>().and_then(|peer| peer.ring.clone())
+    request.extensions().get::<Caller>().and_then(|caller| caller.ring.clone())
 }
 
 /// The origin of a call.
 #[must_use]
 pub fn origin<T>(request: &Request<T>) -> Option<Origin> {
-    request.extensions().get::<Peer>().map(|peer| peer.origin)
+    request.extensions().get::<Caller>().map(|caller| caller.origin)
 }
 
 /// The subject of a call's verified certificate.
 pub fn caller<T>(request: &Request<T>) -> Result<Subject> {
-    let certificates = request.extensions().get::<TlsConnectInfo<Peer>>().and_then(TlsConnectInfo::peer_certs);
+    let certificates = request.extensions().get::<TlsConnectInfo<Caller>>().and_then(TlsConnectInfo::peer_certs);
     let leaf = certificates.as_ref().and_then(|chain| chain.first());
     certificates::subject(leaf.ok_or_else(|| Error::Access("this call needs a client certificate".into()))?)
 }

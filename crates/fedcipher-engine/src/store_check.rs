@@ -1,11 +1,15 @@
 //! Checks of the authority's store at the start, so that damage is found before it affects a caller.
 
-use crate::authority::{FILE, SERVER};
 use crate::error::{Error, Result};
 use fedcipher_core::statement::sha256;
 use rusqlite::{Connection, OptionalExtension};
 use std::path::Path;
 use zeroize::Zeroizing;
+
+/// The name of the store in the authority's folder.
+pub const FILE: &str = "authority.db";
+/// The name of the server's key in `digests`.
+pub const SERVER: &str = "";
 
 /// Checks the structure of the SQLite file.
 pub fn check_structure(store: &Connection, folder: &Path) -> Result<()> {

@@ -2,6 +2,7 @@
 //!
 //! The connection provides backpressure: a session reads nothing while its reader does not take the output.
 
+use crate::compute::compute;
 use crate::error::{Error, Result};
 use crate::keyring::DeviceKeys;
 use crate::memory_budget::Reservation;
@@ -20,7 +21,6 @@ use fedcipher_core::{ClientId, RoundId, Weight};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
-use tokio::sync::oneshot;
 use tokio_stream::{Stream, StreamExt};
 use tonic::Status;
 
@@ -236,17 +236,6 @@ pub async fn next<T>(
 
 fn stalled(stall: Duration) -> Error {
     Error::Stalled { seconds: stall.as_secs() }
-}
-
-/// Runs `work` on the encryption threads, while the event loop continues.
-pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let (sender, done) = oneshot::channel();
-    rayon::spawn(move || {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        // The receiver is gone if the stream was dropped.
-        let _ = sender.send(result.unwrap_or_else(|_| Err(Error::Protocol("the engine failed on this input".into()))));
-    });
-    done.await.unwrap_or_else(|_| Err(Error::Protocol("the engine is ending".into())))
 }
 
 fn missing(done: usize, of: usize, what: &str) -> Error {

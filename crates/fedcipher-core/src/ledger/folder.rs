@@ -3,7 +3,7 @@
 use super::header::{self, LEN, LedgerHeader, Magic};
 use super::slots::{BYTES, Counter, Newest};
 use super::{disk, failed, lost};
-use crate::key_file::changeable;
+use crate::exposure::changeable;
 use crate::keys::ClientKey;
 use crate::prf::random_bytes;
 use crate::wire::hex;

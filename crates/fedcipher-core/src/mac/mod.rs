@@ -24,6 +24,7 @@ mod dot;
 pub mod field;
 pub mod hash;
 pub mod memory;
+pub mod tag;
 
 use crate::bounds::{Bounds, Levels};
 use crate::codec::{Layout, Segment};
@@ -39,10 +40,8 @@ use memory::MemoryKey;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
+pub use tag::{TAG_LEN, Tag};
 use zeroize::{Zeroize, Zeroizing};
-
-/// Bytes of a tag. A tag ends every aggregate, and precedes the signature of every update.
-pub const TAG_LEN: usize = 16;
 
 /// The side that multiplies an update by its client's weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,38 +69,6 @@ impl Weighting {
             Weighting::Client => 1,
             Weighting::Server => weight.get(),
         }
-    }
-}
-
-/// A tag, or a sum of tags. Tags are public.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tag(Element);
-
-impl std::fmt::Debug for Tag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tag")
-    }
-}
-
-impl Tag {
-    /// Splits a payload into the tag and the bytes before it.
-    pub fn split(payload: &[u8]) -> Result<(&[u8], Tag)> {
-        let (rest, tag) = payload.split_last_chunk().ok_or_else(|| Error::frame("it ends before its tag"))?;
-        Ok((rest, Tag::parse(*tag)?))
-    }
-
-    pub fn parse(bytes: [u8; TAG_LEN]) -> Result<Self> {
-        Element::from_wire(bytes).map(Tag).ok_or_else(|| Error::frame("its tag is not a field element"))
-    }
-
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; TAG_LEN] {
-        self.0.to_wire()
-    }
-
-    /// Adds `factor` times another tag.
-    pub fn add(&mut self, other: Tag, factor: u64) {
-        self.0 += other.0 * Element::new(u128::from(factor));
     }
 }
 

@@ -45,10 +45,11 @@ use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
 use crate::mac::{MacKey, Weighting};
+use crate::params_digest::{self, ParamsDigest};
 use crate::protocol::{Decryptor, Encryptor};
 use crate::rlwe::params::{BfvParams as Ring, Derived, Preset};
 use crate::rlwe::ring::Binomial;
-use crate::scheme::{self, Aggregator, ParamsDigest, Scheme, Values, Variant};
+use crate::scheme::{Aggregator, Scheme, Values, Variant};
 use crate::sign::hybrid::SIGNATURE_LEN;
 use crate::statement::sha256;
 use crate::wire::Reader;
@@ -195,7 +196,7 @@ impl Oneshot {
     /// digest in these keys.
     fn tag(&self, roster: &Roster, epoch: Epoch, params: [u8; 16]) -> Result<KeyTag> {
         self.setting.check_roster(roster)?;
-        let key_id = scheme::short(&roster.digest(params, epoch));
+        let key_id = params_digest::short(&roster.digest(params, epoch));
         Ok(KeyTag { scheme: wire::scheme_id(NAME)?, params, key_id, epoch })
     }
 }

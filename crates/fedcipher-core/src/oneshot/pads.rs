@@ -7,11 +7,15 @@
 //! `needed - 1` shares the pad is uniform, and so is a tag under it. Shares add up: the members' sums are shares of the
 //! sum of pads.
 
-use super::sharing::point;
 use crate::Result;
 use crate::mac::field::Element;
 use crate::prf::Stream;
 use zeroize::Zeroizing;
+
+/// The point of a member's share, in the polynomials of secrets and of pads.
+pub(super) fn point(member: usize) -> u64 {
+    member as u64 + 1
+}
 
 /// How pads are shared.
 #[derive(Debug, Clone)]

@@ -22,7 +22,7 @@
 
 use super::decode::{Numbers, Tags, off};
 use super::field::Field;
-use super::pads::Pads;
+use super::pads::{Pads, point};
 use crate::bits::{BitWriter, check_stream, packed_len, read_bits};
 use crate::mac::TAG_LEN;
 use crate::mac::field::Element;
@@ -89,10 +89,6 @@ pub struct Joined {
     pub pads: Zeroizing<Element>,
     /// Members whose answers are inconsistent with the others'.
     pub wrong: Vec<usize>,
-}
-
-pub(super) fn point(member: usize) -> u64 {
-    member as u64 + 1
 }
 
 fn split_pad(bytes: &[u8]) -> Result<(&[u8], Zeroizing<Element>)> {

@@ -6,7 +6,7 @@ use crate::codec::{self, SumSink};
 use crate::mac::field::Element;
 use crate::mac::{PolyEval, TAG_LEN, Tag};
 use crate::prf::KeyStream;
-use crate::scheme::Expect;
+use crate::request::Expect;
 use crate::threads::Threads;
 use crate::wire::{self, CRC_LEN, Checksum, Header};
 use crate::{Error, Result, TotalWeight};

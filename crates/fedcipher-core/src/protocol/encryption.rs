@@ -1,11 +1,11 @@
 //! Encryption of an update: header, every piece once and in order, then tag and signature.
 
+use super::Prekeys;
 use super::pieces::{slots, whole};
 use super::{ClaimedRound, FrameDigest, Piece};
 use crate::codec::{Layout, Update};
-use crate::committee::Prekeys;
 use crate::mac::PolyEval;
-use crate::scheme::{Request, Terms};
+use crate::request::{Request, Terms};
 use crate::statement::END_LEN;
 use crate::threads::Threads;
 use crate::wire::{Checksum, FrameBuffer};

@@ -12,18 +12,19 @@
 //! A library call ([`Decryptor::decrypt`]) and the offload engine ([`Decryption`]) use the same types.
 
 mod decryption;
-mod digest;
 mod encryption;
 mod pieces;
+mod prekeys;
 mod receiving;
 mod sending;
 
+pub use crate::frame_digest::FrameDigest;
 pub use decryption::{Covered, Decryption, Decryptor, Form};
 pub(crate) use decryption::{DecryptKernel, PieceDecryptor, open_pieces};
-pub use digest::FrameDigest;
 pub use encryption::{CarriedResidual, Encryption, Encryptor};
 pub(crate) use encryption::{EncryptKernel, PieceEncryptor};
 pub use pieces::Piece;
+pub use prekeys::Prekeys;
 pub(crate) use receiving::CheckedHead;
 pub use receiving::{ClaimedSum, Opened, Proven, Receiver};
 pub use sending::{ClaimedRound, Sender};

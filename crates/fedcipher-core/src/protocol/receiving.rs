@@ -2,16 +2,16 @@
 //! opens per round; with a memory, disjoint sets that keep its rule open. An aggregate opens only if it is the sum of
 //! the updates that its named clients sent.
 
-use super::FrameDigest;
 use crate::admission::{Rules, check_weight, layout_of};
 use crate::bounds::Levels;
 use crate::codec::Layout;
+use crate::frame_digest::FrameDigest;
 use crate::keys::{ClientKey, KeyTag, ServerKey};
 use crate::ledger::{Holder, OpenedLedger};
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::field::Element;
 use crate::mac::{MacKey, PolyEval, Tag, Verifier};
-use crate::scheme::{Expect, Summary};
+use crate::request::{Expect, Summary};
 use crate::wire::{self, Frame, Head, Header, Kind};
 use crate::{ClientId, Error, Result, RoundId};
 use std::path::Path;

@@ -1,14 +1,14 @@
 //! A client's sending side: it claims a round before it makes any part of the update.
 
-use super::FrameDigest;
 use crate::admission::{Rules, check_weight};
 use crate::codec::Layout;
+use crate::frame_digest::FrameDigest;
 use crate::keys::{ClientKey, KeyTag};
 use crate::ledger::Ledger;
 use crate::mac::coordinates::CoordinateMac;
 use crate::mac::field::Element;
 use crate::mac::{MacKey, TagMaker};
-use crate::scheme::Terms;
+use crate::request::Terms;
 use crate::sign::SigningKey;
 use crate::statement::{RoundContext, Signer};
 use crate::wire::{Contribution, Header, Kind};
