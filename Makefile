@@ -409,6 +409,7 @@ bench-lora: build ## measure: measure what the adapters of a 7 B model cost
 # alone is a command of its script.
 results: results-examples results-hhe results-study results-published results-train results-bits results-lost ## measure: make all committed reports and tables again; takes two hours
 	$(BIN)/python research/tools/readme_tables.py
+	$(BIN)/python research/tools/charts.py
 	$(BIN)/python research/tools/published_page.py
 
 results-examples: build ## measure: make the reports of the README's examples

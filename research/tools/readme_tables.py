@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from fedcipher_research.baselines import QUICK
 from fedcipher_research.published import cell, doubt, doubts
@@ -18,6 +19,11 @@ RESULTS = ["mnist-plain", "mnist-flashe", "mnist-bfv", "mnist-flashe-top10"]
 
 # Without a target of their own, but what the rows with one are to be read beside.
 BESIDE = ["TenSEAL CKKS encryption / ours, offline and online"]
+
+
+def read_report(name: str) -> dict[str, Any]:
+    """The report of the committed run ``name``."""
+    return json.loads((ROOT / "research" / "results" / name / "report.json").read_text(encoding="utf-8"))
 
 
 def benchmarks() -> str:
@@ -43,10 +49,7 @@ def row(first: str) -> list[str]:
 
 def round_cost() -> str:
     """README.md's line: what `bfv` adds to a round of the MNIST example."""
-    bfv, plain = (
-        json.loads((ROOT / "research" / "results" / f"mnist-{name}" / "report.json").read_text())["totals"]
-        for name in ("bfv", "plain")
-    )
+    bfv, plain = (read_report(f"mnist-{name}")["totals"] for name in ("bfv", "plain"))
     # A client's part of a round, then the server's.
     spent = [bfv[part] for part in ("encode", "encrypt", "offline", "decrypt", "aggregate")]
     sent, clear = bfv["upload_bytes"], plain["upload_bytes"]
@@ -76,7 +79,7 @@ def results() -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name in RESULTS:
-        report = json.loads((ROOT / "research" / "results" / name / "report.json").read_text())
+        report = read_report(name)
         totals, bits = report["totals"], in_words(report["codec"]["bits"])
         traffic = f"{totals['upload_bytes']:,.0f} | {totals['download_bytes']:,.0f}"
         traffic += f" | {totals['evaluation_download_bytes']:,.0f}"
@@ -114,7 +117,7 @@ def hybrid() -> str:
     """The hybrid-HE runs side by side, behind the study's own."""
     rows: dict[str, list[str]] = {}
     for name in HHE:
-        report = json.loads((ROOT / "research" / "results" / name / "report.json").read_text())
+        report = read_report(name)
         t, per_round = report["totals"], report["settings"]["per_round"]
         figures = {
             "accuracy": f"{t['accuracy']:.2%}",
@@ -149,7 +152,7 @@ def digits() -> str:
         "|---|---|---|---|---|---|",
     ]
     for name in ("plain", *(cls.name for cls in QUICK)):
-        t = json.loads((ROOT / "research" / "results" / f"digits-{name}" / "report.json").read_text())["totals"]
+        t = read_report(f"digits-{name}")["totals"]
         figures = [f"{t[k] * 1e3:,.2f}" for k in ("encrypt", "aggregate", "decrypt")]
         lines.append(f"| `{name}` | {t['accuracy']:.2%} | {' | '.join(figures)} | {t['upload_bytes']:,.0f} |")
     (tfhe,) = json.loads((ROOT / "research" / "results" / "tfhe-100-values" / "results.json").read_text())["results"]

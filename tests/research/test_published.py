@@ -431,6 +431,14 @@ def test_a_committed_study_is_judged_by_today_s_figures(name):
     assert shown == text, f"fedcipher bench report --out research/results/{name}"
 
 
+def test_charts_have_the_figures_of_the_tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "research" / "tools")
+    made = tool("charts")
+    for name in made.charts():
+        assert made.in_words(name) in (made.IMAGES / name).read_text(), "python research/tools/charts.py"
+        assert f"images/{name})" in (ROOT / "docs" / "evidence" / "figures.md").read_text()
+
+
 def test_the_tables_of_pages_are_what_the_reports_make_them():
     made = tool("readme_tables")
     for page, marker, content in (
