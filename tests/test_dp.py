@@ -709,7 +709,7 @@ def test_a_site_spends_one_budget_over_all_of_its_keys(tmp_path, caplog, monkeyp
     asked = len(seen)
     with caplog.at_level(logging.WARNING, "fedcipher.federation"), pytest.raises(errors.StrategyError, match="no"):
         rounds("third", 1)
-    assert caplog.text.count("has spent its 1 budgets") == CLIENTS and len(seen) == asked
+    assert caplog.text.count("has used its 1 budgets") == CLIENTS and len(seen) == asked
     policy = tmp_path / "policy.json"
     policy.write_text('{"fedcipher_policy": 1, "privacy_budgets": 2, "runs": 0}')
     monkeypatch.setenv("FEDCIPHER_POLICY", str(policy))

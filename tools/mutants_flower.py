@@ -127,7 +127,7 @@ MUTANTS = (
     python(
         "federation/server/intake",
         "phases of any size",
-        "if name in PHASES and 0 <= value < LARGEST_PHASE}",
+        "if name in PHASES and 0 <= value < MAX_PHASE}",
         "if name in PHASES}",
     ),
     python(
@@ -197,7 +197,7 @@ MUTANTS = (
     python(
         "federation/client/session",
         "nobody compares what an app is told with the charter",
-        "        check_told(message.content, charter, purpose, settings.index, "
+        "        check_app_inputs(message.content, charter, purpose, settings.index, "
         "without=frozenset([charter.record, CONFIG]))\n",
         "",
     ),
@@ -216,7 +216,7 @@ MUTANTS = (
     python(
         "federation/client/frame",
         "updates are not bound to their position",
-        "model=self._model.binding(self._purpose),",
+        "model=self._model.associated_data(self._purpose),",
         'model=b"",',
     ),
     python(
@@ -250,12 +250,12 @@ MUTANTS = (
         "if False:",
     ),
     python(
-        "federation/client/model", "a missing step is skipped", "if number != self._chain.at.steps + 1:", "if False:"
+        "federation/client/model", "a missing step is skipped", "if number != self._chain.state.steps + 1:", "if False:"
     ),
     python(
         "federation/client/model",
         "other sums than the message's chain",
-        "if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):",
+        "if (self._chain.state.steps, self._chain.state.last) != (self._settings.steps, self._settings.last):",
         "if False:",
     ),
     python(
@@ -389,7 +389,7 @@ MUTANTS = (
     python(
         "federation/store",
         "runs are not counted",
-        "        if counts and policy.runs and not policy.vouched(charter, signature):\n",
+        "        if counts and policy.runs and not policy.is_approved(charter, signature):\n",
         "        if False:\n",
     ),
     python("federation/store", "a run of next year", "        _check_date(charter.run)\n", ""),
@@ -450,7 +450,7 @@ MUTANTS = (
     python(
         "federation/chain",
         "an aggregate opens at any position",
-        '            model=self.binding("train", index),\n            memory',
+        '            model=self.associated_data("train", index),\n            memory',
         "            memory",
     ),
     python(
@@ -474,8 +474,8 @@ MUTANTS = (
     python(
         "federation/ranges",
         "one client of many sets the scale",
-        "        return bins.ranked(histogram, min(clients // _LEFT_OUT, moved - 1))",
-        "        return bins.ranked(histogram, 0)",
+        "        return bins.exponent_at_rank(histogram, min(clients // _OUTLIER_RATIO, moved - 1))",
+        "        return bins.exponent_at_rank(histogram, 0)",
     ),
     python(
         "federation/coding",
@@ -486,7 +486,7 @@ MUTANTS = (
     python(
         "federation/coding",
         "no look at the errors of the nearest steps",
-        "return abs(along - square) <= _BIAS * square and abs(12 * error / (step * step) - 1) <= _EVEN",
+        "return abs(along - square) <= _MAX_BIAS * square and abs(12 * error / (step * step) - 1) <= _MAX_UNEVENNESS",
         "return square > step * step / 2",
     ),
     python(
@@ -498,8 +498,8 @@ MUTANTS = (
     python(
         "federation/coding",
         "noise is applied as it is",
-        "            1.0 if added <= _DROWNED *",
-        "            1.0 if True or added <= _DROWNED *",
+        "            1.0 if added <= _DAMPED_FROM *",
+        "            1.0 if True or added <= _DAMPED_FROM *",
     ),
     python(
         "federation/coding",
