@@ -321,7 +321,7 @@ MUTANTS = (
         '        elif not isinstance(value, bytes):\n            raise PlaintextError(f"{key!r} of',
     ),
     python("federation/round_settings", "fields that there are not", "        if unknown:\n", "        if False:\n"),
-    python("federation/round_settings", "numbers out of range", "if not least <= value <= most:", "if False:"),
+    python("federation/round_settings", "numbers out of range", "if not minimum <= value <= maximum:", "if False:"),
     python(
         "federation/round_settings",
         "digests of any length",
@@ -456,7 +456,7 @@ MUTANTS = (
     python(
         "federation/answers",
         "a lane's sum of any size",
-        "        if not all(clients * least <= number <= clients * most for least, number, most in found):\n",
+        "        if not all(clients * minimum <= number <= clients * maximum for minimum, number, maximum in found):\n",
         "        if False:\n",
     ),
     python(

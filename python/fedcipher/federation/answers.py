@@ -213,10 +213,10 @@ class Lanes:
         if len(set(names)) != len(names):
             raise ParameterError(f"two answers have one name: {sorted(names)}")
         self._radix = 2 * largest_digit + 1
-        # (least, most, count) of all numbers that are split into digits.
+        # (minimum, maximum, count) of all numbers that are split into digits.
         self._bounds = [(0, largest_weight, 1)]
         self._bounds += [(-self._max_steps(a), self._max_steps(a), a.count) for a in self._others]
-        self._digits = [_digits_of(most, self._radix) for _, most, _ in self._bounds]
+        self._digits = [_digits_of(maximum, self._radix) for _, maximum, _ in self._bounds]
 
     def _max_steps(self, answer: Answer) -> int:
         return answer.steps * (self._weight if answer.how == "mean" else 1)
@@ -274,12 +274,12 @@ class Lanes:
         counted, *counts = [int(n) for n in sums[: self.counts]]
         found = [(0, n, 1) for n in (counted, *counts)]
         at = self.counts
-        for digits, (least, most, count) in zip(self._digits, self._bounds, strict=True):
+        for digits, (minimum, maximum, count) in zip(self._digits, self._bounds, strict=True):
             for _ in range(count):
                 number = sum(int(sums[at + k]) * self._radix**k for k in range(digits))
-                found.append((least, number, most))
+                found.append((minimum, number, maximum))
                 at += digits
-        if not all(clients * least <= number <= clients * most for least, number, most in found):
+        if not all(clients * minimum <= number <= clients * maximum for minimum, number, maximum in found):
             raise ForgedAggregateError("a lane's sum is larger than its clients can have sent")
         examples, *rest = [number for _, number, _ in found[self.counts :]]
         numbers: dict[str, list[float]] = {}
@@ -291,10 +291,10 @@ class Lanes:
         return Sums(clients, counted, examples, numbers)
 
 
-def _digits_of(most: int, radix: int) -> int:
-    """Number of digits that hold magnitudes up to ``most``."""
+def _digits_of(maximum: int, radix: int) -> int:
+    """Number of digits that hold magnitudes up to ``maximum``."""
     digits = 1
-    while (radix**digits - 1) // 2 < most:
+    while (radix**digits - 1) // 2 < maximum:
         digits += 1
     return digits
 

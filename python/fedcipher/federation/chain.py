@@ -4,8 +4,8 @@ A position is a digest. Each position covers the position before and everything 
 model, the clip ranges and the optimiser's moments. Every frame's tag covers the position of its frame. So an aggregate
 opens at that position only, and updates that were computed at different positions do not sum.
 
-Where the clip ranges follow the updates, the first step is a sum of histograms. This step sets the ranges and leaves
-the model unchanged. Clients encode the update of the first model one step later.
+If the clip ranges follow the updates and the codec has no ``start``, the first step is a sum of histograms. This step
+sets the ranges and leaves the model unchanged. Clients encode the update of the first model one step later.
 
 The first position covers the charter and the first model. It also covers the client app's inputs that no charter lists
 (`fedcipher.federation.charter`).
@@ -42,7 +42,7 @@ from fedcipher.federation.ranges import (
 from fedcipher.federation.whole_numbers import WHOLE, WholeNumbers
 from fedcipher.schemes import Decrypted, Decryptor, Scheme
 
-__all__ = ["Chain", "ChainState", "Opened", "lanes_of"]
+__all__ = ["Chain", "ChainState", "OpenedStep", "lanes_of"]
 
 Arrays = list[NDArray[Any]]
 _COUNTS = 1e12
@@ -105,7 +105,7 @@ class ChainState:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedStep:
     """One opened step: the sums of its groups, and which of its frames did not open."""
 
     sums: list[Sums]
@@ -344,7 +344,7 @@ class Chain:
 
     def step(
         self, decryptor: Decryptor, frames: Sequence[bytes], index: int, *, without: Collection[int] = ()
-    ) -> Opened:
+    ) -> OpenedStep:
         """Open the sums of the run's round ``index`` and go to the next position.
 
         ``frames`` are sums of disjoint groups of clients. A frame that does not open counts as nothing. If no frame
@@ -377,7 +377,7 @@ class Chain:
             self._ranges.observe(_histogram_counts(sums))
             before = self.state
             self._advance(before.model, before.delta, before.moments, self._ranges.export(), last, moved=before.moved)
-            return Opened(sums, groups, failed, measured=True)
+            return OpenedStep(sums, groups, failed, measured=True)
         arrays = _mean_of_groups(opened, equal=self.charter.equal_weights)
         ranges, damped, advice = b"", list[tuple[int, float]](), 0
         coding = self.coding
@@ -406,7 +406,7 @@ class Chain:
             if part is not None and part < MIN_KEPT_SHARE
         )
         named = tuple((names[t], factor) for t, factor in damped)
-        return Opened(sums, groups, failed, named, kept, low_kept, advice=advice)
+        return OpenedStep(sums, groups, failed, named, kept, low_kept, advice=advice)
 
     def _choose_bits_of(self, frames: Sequence[bytes]) -> None:
         """Use the bits that the heads of ``frames`` state; the frames' tags cover the heads. Raises `LayoutError`."""

@@ -358,15 +358,15 @@ def _dict(given: Any, what: str) -> dict[str, Any]:
     return cast("dict[str, Any]", given)
 
 
-def _list(given: Any, what: str, most: int) -> list[Any]:
-    if not isinstance(given, list) or len(cast("list[Any]", given)) > most:
-        raise CharterError(f"{what} of the charter is not a list of at most {most} values")
+def _list(given: Any, what: str, maximum: int) -> list[Any]:
+    if not isinstance(given, list) or len(cast("list[Any]", given)) > maximum:
+        raise CharterError(f"{what} of the charter is not a list of at most {maximum} values")
     return cast("list[Any]", given)
 
 
-def _whole(given: Any, what: str, least: int, most: int) -> int:
-    if type(given) is not int or not least <= given <= most:
-        raise CharterError(f"{what} of the charter is not a whole number from {least} to {most}")
+def _whole(given: Any, what: str, minimum: int, maximum: int) -> int:
+    if type(given) is not int or not minimum <= given <= maximum:
+        raise CharterError(f"{what} of the charter is not a whole number from {minimum} to {maximum}")
     return given
 
 

@@ -132,10 +132,10 @@ def cells(sets: Iterable[Collection[int]]) -> list[frozenset[int]]:
     return sorted((frozenset(cell) for cell in grouped.values()), key=min)
 
 
-def why_no_sum(least: int) -> str:
+def why_no_sum(minimum: int) -> str:
     """The reason why earlier sums forbid a sum of these clients, and what to do."""
     return (
-        f"Clients that were always summed together can be divided only into groups of at least {least}. Wait for the "
+        f"Clients that were always summed together can be divided only into groups of at least {minimum}. Wait for the "
         "clients that are away. If some never come back, make new keys; with a roster, make new identities"
     )
 
@@ -143,7 +143,7 @@ def why_no_sum(least: int) -> str:
 def _promises(counted: Sequence[tuple[frozenset[int], int]]) -> Iterator[tuple[frozenset[int], int]]:
     """Each cell of these sets, and how many clients it must have: the largest minimum of the sets that contain it."""
     for cell in cells(clients for clients, _ in counted):
-        yield cell, max(least for clients, least in counted if cell <= clients)
+        yield cell, max(minimum for clients, minimum in counted if cell <= clients)
 
 
 @dataclass
@@ -240,20 +240,20 @@ class _Evidence:
 
 
 class _Division:
-    """Divides clients that may be grouped freely into groups of at least ``least``."""
+    """Divides clients that may be grouped freely into groups of at least ``minimum``."""
 
     def __init__(
         self,
         clients: Sequence[int],
         *,
-        least: int,
+        minimum: int,
         corrupt: int,
         doubts: _Doubts,
         evidence: _Evidence,
         last_try: bool,
     ) -> None:
         """``clients`` are in random order. After the ``last_try`` no group of this position is divided again."""
-        self._least = least
+        self._minimum = minimum
         self._doubts = doubts
         self._evidence = evidence
         self._last_try = last_try
@@ -262,10 +262,10 @@ class _Division:
         count = doubts.suspects(ordered) or len(ordered)
         self._suspects, self._cleared = ordered[:count], ordered[count:]
         # More groups would make sums smaller and the search hardly faster.
-        self._most = most = min(len(clients) // least, 2 * (corrupt + 1))
-        self._some_group_is_honest = most > corrupt
+        self._max_groups = max_groups = min(len(clients) // minimum, 2 * (corrupt + 1))
+        self._some_group_is_honest = max_groups > corrupt
         self._set_aside: list[int] = []
-        self._groups = self._empty_groups(most)
+        self._groups = self._empty_groups(max_groups)
 
     def groups(self) -> list[list[int]]:
         """The groups, sorted by falling doubt."""
@@ -279,26 +279,26 @@ class _Division:
         self._place_the_rest()
         return self._groups
 
-    def _empty_groups(self, most: int) -> list[list[int]]:
-        """Empty groups for the suspects. Sets ``least`` cleared clients aside if liars might sit in every group."""
-        if most < 2:
+    def _empty_groups(self, max_groups: int) -> list[list[int]]:
+        """Empty groups for the suspects. Sets ``minimum`` cleared clients aside if liars might sit in every group."""
+        if max_groups < 2:
             return []
         some_sure, all_sure = (self._doubts[self._suspects[i]] >= _SURE for i in (0, -1))
         if all_sure:
             # The search is over. Random order gives each cleared client the same chance to be with the liars.
             self._cleared.sort(key=self._place.__getitem__)
-        enough = len(self._cleared) >= self._least
-        if not self._some_group_is_honest and enough and (most > 2 or some_sure):
-            self._set_aside, self._cleared = self._cleared[-self._least :], self._cleared[: -self._least]
-            most -= 1
-        return [[] for _ in range(min(most, len(self._suspects)))]
+        enough = len(self._cleared) >= self._minimum
+        if not self._some_group_is_honest and enough and (max_groups > 2 or some_sure):
+            self._set_aside, self._cleared = self._cleared[-self._minimum :], self._cleared[: -self._minimum]
+            max_groups -= 1
+        return [[] for _ in range(min(max_groups, len(self._suspects)))]
 
     def _keep_together(self) -> int:
         """Put the most doubted clients into the first group, so that other groups may open; returns how many."""
         if self._some_group_is_honest or len(self._groups) < 2:
             return 0
         others = len(self._groups) - 1
-        room = len(self._suspects) + len(self._cleared) - others * self._least
+        room = len(self._suspects) + len(self._cleared) - others * self._minimum
         count = min(sum(self._doubts[client] >= _SURE for client in self._suspects), room)
         rest = sum(self._doubts[client] for client in self._suspects[count:])
         if not count and rest <= _MAX_GROUP_DOUBT * (others + 1):
@@ -320,8 +320,8 @@ class _Division:
         for placed in range(together, len(self._suspects)):
             client = self._suspects[placed]
             left = len(self._suspects) - placed + len(self._cleared)
-            missing = sum(max(self._least - len(group), 0) for group in self._groups)
-            allowed = [i for i, group in enumerate(self._groups) if left > missing or len(group) < self._least]
+            missing = sum(max(self._minimum - len(group), 0) for group in self._groups)
+            allowed = [i for i, group in enumerate(self._groups) if left > missing or len(group) < self._minimum]
             chosen = min(allowed, key=lambda i: (doubt[i], len(self._groups[i])))
             self._groups[chosen].append(client)
             doubt[chosen] += self._doubts[client]
@@ -331,7 +331,7 @@ class _Division:
 
         A single suspect gets clients that make its next failure count as proof.
         """
-        need = self._least - len(group)
+        need = self._minimum - len(group)
         if need <= 0:
             return
         known = self._known_company(group[0], need) if len(group) == 1 else set[int]()
@@ -352,8 +352,8 @@ class _Division:
     def _place_the_rest(self) -> None:
         """Put the remaining cleared clients into one group if it can be divided later, else into many groups."""
         rest = [*self._set_aside, *self._cleared]
-        most = max(self._most - len(self._groups), 1) if self._last_try else 1
-        more = min(len(rest) // self._least, most)
+        limit = max(self._max_groups - len(self._groups), 1) if self._last_try else 1
+        more = min(len(rest) // self._minimum, limit)
         self._groups.extend(rest[i::more] for i in range(more))
         if not more:
             for client in rest:
@@ -375,7 +375,7 @@ class FaultFinder:
                 "honest clients, so min_contributions must be at least corrupt_clients + 2"
             )
         self._corrupt = corrupt_clients
-        self._least = min_contributions
+        self._minimum = min_contributions
         self._seed = seed
         self._round = 0
         self._position = _Position()
@@ -410,7 +410,7 @@ class FaultFinder:
         ``min_contributions`` that it was made under. Its clients keep this minimum if it is larger than the run's.
         """
         self._round += 1
-        self._other_sets = [(frozenset(clients), least) for clients, least in remembered]
+        self._other_sets = [(frozenset(clients), minimum) for clients, minimum in remembered]
         clients = sorted(set(present) - self._proofs.keys())
         end = self._too_many_liars()
         groups = [] if end else self._groups(clients)
@@ -437,7 +437,7 @@ class FaultFinder:
         there = [group.intersection(arrived) for group in self._planned]
         sums = [group for group, planned in zip(there, self._planned, strict=True) if group == planned]
         for group, planned in zip(there, self._planned, strict=True):
-            if group != planned and len(group) >= self._least and self._fits([*sums, group]):
+            if group != planned and len(group) >= self._minimum and self._fits([*sums, group]):
                 sums.append(group)
         self._position.add(sums, (client for group in there for client in group))
         self._sums, self._arrived = sums, frozenset(arrived)
@@ -513,7 +513,7 @@ class FaultFinder:
         if not self._position.failed and not self._searching(clients):
             whole = [client for part, _ in parts for client in part]
             return [whole] if whole else []
-        groups = [group for part, least in parts for group in self._divide(part, least)]
+        groups = [group for part, minimum in parts for group in self._divide(part, minimum)]
         tried = set(self._position.failed)
         fresh = [group for group in groups if frozenset(group) not in tried]
         # Several groups that all failed are tried again, since a liar may behave. A single sum is not.
@@ -528,22 +528,22 @@ class FaultFinder:
             missing = len(cell) - len(there)
             waiting = max(promised - missing, 0) if missing else 0
             there.sort(key=lambda client: self._doubts[client])
-            least = max(promised, self._least)
-            if len(there) - waiting >= least:
-                yield there[: len(there) - waiting], least
+            minimum = max(promised, self._minimum)
+            if len(there) - waiting >= minimum:
+                yield there[: len(there) - waiting], minimum
         known = frozenset[int]().union(*(clients for clients, _ in counted))
         new = [client for client in able if client not in known]
-        if len(new) >= self._least:
-            yield new, self._least
+        if len(new) >= self._minimum:
+            yield new, self._minimum
 
     def _counted(self, sums: Iterable[frozenset[int]] = ()) -> list[tuple[frozenset[int], int]]:
         """All sets that count to this position, with ``sums``, each with the minimum that it was made under."""
-        return [*self._other_sets, *((clients, self._least) for clients in [*self._position.sets, *sums])]
+        return [*self._other_sets, *((clients, self._minimum) for clients in [*self._position.sets, *sums])]
 
-    def _divide(self, part: Sequence[int], least: int) -> list[list[int]]:
+    def _divide(self, part: Sequence[int], minimum: int) -> list[list[int]]:
         division = _Division(
             self._shuffled(part),
-            least=least,
+            minimum=minimum,
             corrupt=self._corrupt,
             doubts=self._doubts,
             evidence=self._evidence,
@@ -577,24 +577,25 @@ class FaultFinder:
     def _why_no_sum(self, clients: Collection[int]) -> str:
         failed = self._position.failed
         counted = self._counted()
-        if not failed and counted and len(clients) >= self._least:
-            least = max(promised for _, promised in _promises(counted))
-            return f"{len(clients)} clients are present, and earlier sums forbid a sum of them. {why_no_sum(least)}"
+        if not failed and counted and len(clients) >= self._minimum:
+            minimum = max(promised for _, promised in _promises(counted))
+            return f"{len(clients)} clients are present, and earlier sums forbid a sum of them. {why_no_sum(minimum)}"
         if not failed:
             return (
-                f"{len(clients)} clients are present, and fewer than {self._least} of them can still send at this "
+                f"{len(clients)} clients are present, and fewer than {self._minimum} of them can still send at this "
                 "position: let more clients take part"
             )
         if len(failed) == 1:
             return (
                 f"The sum of {len(failed[0])} clients did not open, and its clients that can send again cannot be "
-                f"divided into two groups of at least {self._least}. Sums that were opened so far stay valid. Begin a "
-                f"new run with at least {2 * self._least} clients a round, or without the clients that you trust least"
+                f"divided into two groups of at least {self._minimum}. Sums that were opened so far stay valid. Begin "
+                f"a new run with at least {2 * self._minimum} clients a round, or without the clients that you trust "
+                "least"
             )
         return (
             f"No sum of this model opens: each of {len(failed)} sets has a client that lies, and no other set leaves "
-            f"{self._least} clients in every difference. Sums that were opened so far stay valid. Begin a new run with "
-            "more clients, or without the clients that you trust least"
+            f"{self._minimum} clients in every difference. Sums that were opened so far stay valid. Begin a new run "
+            "with more clients, or without the clients that you trust least"
         )
 
     def export(self) -> dict[str, Any]:
@@ -602,7 +603,7 @@ class FaultFinder:
         return {
             "format": _FORMAT,
             "corrupt_clients": self._corrupt,
-            "min_contributions": self._least,
+            "min_contributions": self._minimum,
             "seed": self._seed,
             "round": self._round,
             "searches": self._searches,
@@ -610,7 +611,7 @@ class FaultFinder:
             "sets": _plain(self._position.sets),
             "failed_here": _plain(self._position.failed),
             "frames": [list(pair) for pair in sorted(self._position.frames.items())],
-            "elsewhere": [[sorted(clients), least] for clients, least in self._other_sets],
+            "elsewhere": [[sorted(clients), minimum] for clients, minimum in self._other_sets],
             "planned": _plain(self._planned),
             "sums": None if self._sums is None else _plain(self._sums),
             "arrived": sorted(self._arrived),
@@ -641,7 +642,7 @@ class FaultFinder:
         finder._round, finder._searches, finder._quiet = (_number(data[key]) for key in ("round", "searches", "quiet"))
         frames = {_number(client): _number(count) for client, count in data["frames"]}
         finder._position = _Position(_sets(data["sets"]), _sets(data["failed_here"]), frames)
-        finder._other_sets = [(_set(clients), _number(least)) for clients, least in data["elsewhere"]]
+        finder._other_sets = [(_set(clients), _number(minimum)) for clients, minimum in data["elsewhere"]]
         finder._planned = _sets(data["planned"])
         finder._sums = None if data["sums"] is None else _sets(data["sums"])
         finder._arrived = _set(data["arrived"])

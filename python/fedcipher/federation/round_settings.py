@@ -98,8 +98,8 @@ def _typed(record: Config, key: str, kind: type[_T]) -> _T:
     return value
 
 
-def _number(record: Config, key: str, least: int, most: int) -> int:
+def _number(record: Config, key: str, minimum: int, maximum: int) -> int:
     value = _typed(record, key, int)
-    if not least <= value <= most:
-        raise RoundError(f"{key} {value} of the round's settings is not {least} to {most}")
+    if not minimum <= value <= maximum:
+        raise RoundError(f"{key} {value} of the round's settings is not {minimum} to {maximum}")
     return value

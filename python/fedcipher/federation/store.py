@@ -297,20 +297,20 @@ def _packed(state: ChainState, charter: str) -> list[bytes | memoryview]:
 
 
 def _unpacked(content: bytes, path: Path, charter: str) -> ChainState | None:
-    said, groups = _arrays_in(content, path)
+    head, groups = _arrays_in(content, path)
     try:
-        if said["charter"] != charter:
+        if head["charter"] != charter:
             return None
         model, delta, *moments = groups
         return ChainState(
             model=[np.array(x) for x in model],
-            delta=delta if said["delta"] else None,
+            delta=delta if head["delta"] else None,
             moments=moments,
-            ranges=bytes.fromhex(said["ranges"]),
-            position=bytes.fromhex(said["position"]),
-            steps=int(said["steps"]),
-            last=bytes.fromhex(said["last"]),
-            moved=bytes.fromhex(said["moved"]),
+            ranges=bytes.fromhex(head["ranges"]),
+            position=bytes.fromhex(head["position"]),
+            steps=int(head["steps"]),
+            last=bytes.fromhex(head["last"]),
+            moved=bytes.fromhex(head["moved"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path} is damaged; {_FIX}") from error
@@ -318,9 +318,9 @@ def _unpacked(content: bytes, path: Path, charter: str) -> ChainState | None:
 
 def _with_arrays(head: dict[str, Any], groups: list[Arrays]) -> list[bytes | memoryview]:
     """A file of arrays: a line with the SHA-256 of the rest, a line of JSON, then the arrays' bytes."""
-    said = {**head, "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups]}
+    head = {**head, "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups]}
     flat = [np.ascontiguousarray(x).reshape(-1) for group in groups for x in group]
-    rest = [json.dumps(said).encode() + b"\n", *(x.view(np.uint8).data for x in flat)]
+    rest = [json.dumps(head).encode() + b"\n", *(x.view(np.uint8).data for x in flat)]
     digest = hashlib.sha256()
     for part in rest:
         digest.update(part)
@@ -334,9 +334,9 @@ def _arrays_in(content: bytes, path: Path) -> tuple[dict[str, Any], list[Arrays]
     if hashlib.sha256(memoryview(content)[begin:]).hexdigest().encode() != content[: begin - 1]:
         raise StateError(f"{path} is damaged; {_FIX}")
     try:
-        said: dict[str, Any] = parse_json(content[begin : end - 1])
+        head: dict[str, Any] = parse_json(content[begin : end - 1])
         groups: list[Arrays] = []
-        for group in said["arrays"]:
+        for group in head["arrays"]:
             made: Arrays = []
             for dtype, shape in group:
                 count = int(np.prod(shape, dtype=np.int64))
@@ -344,6 +344,6 @@ def _arrays_in(content: bytes, path: Path) -> tuple[dict[str, Any], list[Arrays]
                 made.append(held.reshape(shape))
                 end += held.nbytes
             groups.append(made)
-        return said, groups
+        return head, groups
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path} is damaged; {_FIX}") from error

@@ -13,7 +13,7 @@ from fedcipher.codec import Array, largest_magnitude
 from fedcipher.errors import CharterError, LayoutError, NonceReuseError, RoundError, RunError, StateError
 from fedcipher.federation.answers import Lanes, Sums
 from fedcipher.federation.bit_widths import ADVICE
-from fedcipher.federation.chain import Chain, ChainState, Opened
+from fedcipher.federation.chain import Chain, ChainState, OpenedStep
 from fedcipher.federation.charter import Charter, Purpose, digest_of
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.clip_feedback import ClipFeedback, with_waiting
@@ -125,7 +125,7 @@ class ClientModel:
         else:
             self._store.save_state(self._chain.state, previous=earlier)
 
-    def _note(self, number: int, opened: Opened) -> None:
+    def _note(self, number: int, opened: OpenedStep) -> None:
         """Remember what step ``number`` has said, before the step itself: a process that is killed makes it again."""
         told: dict[str, Any] = {"step": number, "last": self._running.state.last.hex(), "unopened": opened.failed}
         if self.charter.reports and opened.answers is not None:

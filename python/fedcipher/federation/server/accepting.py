@@ -10,7 +10,7 @@ from fedcipher.codec import Array
 from fedcipher.errors import DecryptError, ForgedAggregateError, SetRuleError
 from fedcipher.federation.answers import Report, Sums
 from fedcipher.federation.bit_widths import ADVICE, advice_answer
-from fedcipher.federation.chain import Opened
+from fedcipher.federation.chain import OpenedStep
 from fedcipher.federation.charter import Purpose
 from fedcipher.federation.messages import CONFIG, Arrays, Message, Reply
 from fedcipher.federation.ranges import ranges_follow_updates
@@ -209,7 +209,7 @@ class Accepting:
         accepted = [node for node in added.nodes if self._run.nodes.client_of[node] in there]
         return Summed(accepted, opened.answers, model=self._run.model.arrays)
 
-    def _check_kept(self, opened: Opened) -> None:
+    def _check_kept(self, opened: OpenedStep) -> None:
         """End a run that would lose most of what its clients learn, round for round."""
         follow = ranges_follow_updates(self._run.scheme) and not self._run.setup.sets_models
         if (
@@ -223,7 +223,7 @@ class Accepting:
                 f"{low_kept_text(opened.low_kept)}. SecureStrategy(least_kept=0) goes on all the same"
             )
 
-    def _open_step(self, frames: list[bytes], index: int) -> Opened | None:
+    def _open_step(self, frames: list[bytes], index: int) -> OpenedStep | None:
         """What the newest step's sums lead to; None where they do not open and are withdrawn."""
         assert self._run.setup.opener is not None
         try:

@@ -12,7 +12,7 @@ from fedcipher.codec import Array
 from fedcipher.errors import DecryptError, ForgedAggregateError, LayoutError, StrategyError
 from fedcipher.federation.answers import Sums
 from fedcipher.federation.bit_widths import BitWidths
-from fedcipher.federation.chain import Chain, ChainState, Opened
+from fedcipher.federation.chain import Chain, ChainState, OpenedStep
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.messages import Arrays, aggregate_key, named, packed_frame, wire_record
 from fedcipher.federation.optimiser_step import in_type_of
@@ -143,7 +143,7 @@ class ServerModel:
         """The sums of the newest step, by their names in a message."""
         return wire_record({aggregate_key(self.folder.count, group): frame for group, frame in enumerate(frames)})
 
-    def open(self, opener: Decryptor, frames: Sequence[bytes], index: int) -> Opened:
+    def open(self, opener: Decryptor, frames: Sequence[bytes], index: int) -> OpenedStep:
         """Make the newest step: what its clients answered. Raises what a decryptor raises."""
         return self._step(opener, frames, index)
 
@@ -158,7 +158,9 @@ class ServerModel:
     def _go_back(self, before: ChainState) -> None:
         self._chain = Chain(self.charter, self._scheme, self.folder.context, state=before)
 
-    def _step(self, opener: Decryptor, frames: Sequence[bytes], index: int, *, without: Collection[int] = ()) -> Opened:
+    def _step(
+        self, opener: Decryptor, frames: Sequence[bytes], index: int, *, without: Collection[int] = ()
+    ) -> OpenedStep:
         chain = self._chain
         if chain is None:
             chain = Chain(self.charter, self._scheme, self.folder.context, first=self.folder.first())
