@@ -304,7 +304,7 @@ def client_takes(odd, charter):
     """Whether a client takes the signature for its coordinator's."""
     key, domain = with_half(odd.key), b"fedcipher charter 1\0"
     signature = signed_beside(odd, domain, charter.digest)
-    vouched = Policy(coordinators=(base64.b64encode(key).decode(),)).is_approved(charter, signature)
+    vouched = Policy(coordinators=(base64.b64encode(key).decode(),)).vouched(charter, signature)
     assert _native.charter_signature_holds(key, charter.digest, signature) is vouched
     assert (hybrid_reference.is_key(key) and hybrid_reference.holds(key, domain, charter.digest, signature)) is vouched
     return vouched

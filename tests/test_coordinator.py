@@ -172,6 +172,6 @@ def test_what_is_no_coordinator_and_no_signature_is_named(tmp_path, rng, policy,
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
     run.sign(identity[0])
-    assert Policy(coordinators=(identity[1],)).is_approved(federation.charter, run.signature)
+    assert Policy(coordinators=(identity[1],)).vouched(federation.charter, run.signature)
     with pytest.raises(KeyFormatError, match="is no identity"):
         read_identity(federation.folder / "client-0.key")

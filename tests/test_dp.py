@@ -750,7 +750,7 @@ def test_a_server_cannot_weight_by_examples(tmp_path, caplog):
     strategy.setup.unit = 1e9
     with caplog.at_level(logging.WARNING, "fedcipher.federation"), pytest.raises(errors.StrategyError):
         strategy.start(local, record(initial()), num_rounds=1)
-    assert caplog.text.count("it weights by examples, and the noise") == CLIENTS
+    assert caplog.text.count("it weights clients by examples, and the noise") == CLIENTS
     assert seen == []
 
 
@@ -804,7 +804,7 @@ def test_a_charter_under_privacy_brings_no_range(tmp_path, rng, caplog):
 @pytest.mark.parametrize(
     ("changes", "why", "lifted"),
     [
-        ({"equal_weights": False}, "it weights by examples", {}),
+        ({"equal_weights": False}, "it weights clients by examples", {}),
         ({"answers": {"train": [Answer("loss")], "evaluate": []}}, "answers of training", {}),
         ({"answers": {"train": [], "evaluate": [Answer("loss")]}}, "an evaluation", {"privacy_evaluation": True}),
     ],

@@ -389,7 +389,7 @@ MUTANTS = (
     python(
         "federation/store",
         "runs are not counted",
-        "        if counts and policy.runs and not policy.is_approved(charter, signature):\n",
+        "        if counts and policy.runs and not policy.vouched(charter, signature):\n",
         "        if False:\n",
     ),
     python("federation/store", "a run of next year", "        _check_date(charter.run)\n", ""),

@@ -145,11 +145,11 @@ class Sums:
     examples: int
     numbers: Mapping[str, list[float]]
     """Sums by name, in the answers' own units. For a mean it is the sum of value times examples."""
-    damped: tuple[tuple[str, float], ...] = ()
+    drowned: tuple[tuple[str, float], ...] = ()
     """Arrays whose rounding noise exceeded a client's update, each with the part of its mean that was applied."""
     kept: float | None = None
     """The share of their updates that the clients' coding kept (`fedcipher.federation.kept_share`); None if unknown."""
-    low_kept: tuple[tuple[str, float], ...] = ()
+    thin: tuple[tuple[str, float], ...] = ()
     """Arrays with a kept share below `kept_share.MIN_KEPT_SHARE`, each with that share."""
 
     def ratio(self, answer: Answer) -> list[float]:

@@ -111,10 +111,10 @@ class OpenedStep:
     sums: list[Sums]
     clients: list[list[int]]
     failed: list[int] = field(default_factory=list[int])
-    damped: tuple[tuple[str, float], ...] = ()
-    """Like `Sums.damped`; the same holds for ``kept`` and ``low_kept``."""
+    drowned: tuple[tuple[str, float], ...] = ()
+    """Like `Sums.drowned`; the same holds for ``kept`` and ``thin``."""
     kept: float | None = None
-    low_kept: tuple[tuple[str, float], ...] = ()
+    thin: tuple[tuple[str, float], ...] = ()
     measured: bool = False
     """Whether the step was a sum of histograms, which leaves the model unchanged."""
     advice: int = 0
@@ -136,7 +136,7 @@ class OpenedStep:
             sum(s.counted for s in self.sums),
             sum(s.examples for s in self.sums),
         )
-        return Sums(clients, counted, examples, numbers, self.damped, self.kept, self.low_kept)
+        return Sums(clients, counted, examples, numbers, self.drowned, self.kept, self.thin)
 
 
 class Chain:
@@ -379,7 +379,7 @@ class Chain:
             self._advance(before.model, before.delta, before.moments, self._ranges.export(), last, moved=before.moved)
             return OpenedStep(sums, groups, failed, measured=True)
         arrays = _mean_of_groups(opened, equal=self.charter.equal_weights)
-        ranges, damped, advice = b"", list[tuple[int, float]](), 0
+        ranges, drowned, advice = b"", list[tuple[int, float]](), 0
         coding = self.coding
         if self._ranges is not None and coding is not None:
             lanes = _histogram_counts(sums)
@@ -391,7 +391,7 @@ class Chain:
             )
             parts = coding.parts(self._ranges, lanes, total, [x.size for x in arrays])
             arrays = coding.decode(arrays, self.seed(index), parts)
-            damped = [(t, part) for t, part in enumerate(parts) if part < 1]
+            drowned = [(t, part) for t, part in enumerate(parts) if part < 1]
             advice = self._advice(coding, lanes, total, arrays)
             self._ranges.observe(lanes)
             ranges = self._ranges.export()
@@ -400,13 +400,13 @@ class Chain:
         self._apply_mean(arrays, ranges, index, last)
         names = self.charter.names
         kept, *by_array = mean_kept_shares(sums) or [None]
-        low_kept = tuple(
+        thin = tuple(
             (name, part)
             for name, part in zip(names, by_array, strict=False)
             if part is not None and part < MIN_KEPT_SHARE
         )
-        named = tuple((names[t], factor) for t, factor in damped)
-        return OpenedStep(sums, groups, failed, named, kept, low_kept, advice=advice)
+        named = tuple((names[t], factor) for t, factor in drowned)
+        return OpenedStep(sums, groups, failed, named, kept, thin, advice=advice)
 
     def _choose_bits_of(self, frames: Sequence[bytes]) -> None:
         """Use the bits that the heads of ``frames`` state; the frames' tags cover the heads. Raises `LayoutError`."""

@@ -108,7 +108,7 @@ class Policy:
                     f"{quoted(key, MAX_NAME)!r} is not a coordinator's key: use `verify` of the coordinator's card"
                 )
 
-    def is_approved(self, charter: Charter, signature: bytes = b"") -> bool:
+    def vouched(self, charter: Charter, signature: bytes = b"") -> bool:
         """Whether ``charter`` is accepted without further checks: it is listed, or a coordinator has signed it."""
         if charter.digest.hex() in self.accept:
             return True
@@ -119,7 +119,7 @@ class Policy:
 
     def judge(self, charter: Charter, signature: bytes = b"") -> None:
         """Raise `CharterError` if ``charter`` asks for more than this site allows."""
-        if self.is_approved(charter, signature):
+        if self.vouched(charter, signature):
             return
         for refused, why in self._objections(charter):
             if refused:

@@ -19,9 +19,9 @@ __all__ = [
     "ClientRecord",
     "RoundRecord",
     "counted_of",
-    "damped_text",
+    "drowned_text",
     "losses",
-    "low_kept_text",
+    "thin_text",
 ]
 
 _PREFIX = "fedcipher."
@@ -190,10 +190,10 @@ def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
             "were sent as zeros, so the model is not the exact mean; the clients' logs name the tensors. A separate "
             "clip for each tensor, clip='auto' or more bits keeps them"
         )
-    if sums.damped:
-        made.append(damped_text(sums.damped))
-    if sums.low_kept:
-        made.append(low_kept_text(sums.low_kept))
+    if sums.drowned:
+        made.append(drowned_text(sums.drowned))
+    if sums.thin:
+        made.append(thin_text(sums.thin))
     share = _clipped_share(counted, elements)
     if share > CLIPPED:
         made.append(
@@ -204,7 +204,7 @@ def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
     return made
 
 
-def damped_text(arrays: Sequence[tuple[str, float]]) -> str:
+def drowned_text(arrays: Sequence[tuple[str, float]]) -> str:
     """A warning that noise hid the means of these ``arrays``, each given with the applied part of its mean."""
     return (
         f"in {len(arrays)} arrays the noise of rounding is larger than a client's update, so only a part of their "
@@ -220,7 +220,7 @@ def _worst(arrays: Sequence[tuple[str, float]]) -> str:
     return ", ".join(f"{100 * part:.0f}% of {quoted(name, MAX_NAME)}" for name, part in worst)
 
 
-def low_kept_text(arrays: Sequence[tuple[str, float]]) -> str:
+def thin_text(arrays: Sequence[tuple[str, float]]) -> str:
     """A warning that coding lost a part of these ``arrays``. Each comes with the share that coding kept."""
     return (
         f"coding kept less than {100 * MIN_KEPT_SHARE:.0f}% of the updates of {len(arrays)} arrays "

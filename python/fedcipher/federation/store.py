@@ -99,7 +99,7 @@ class Store:
             )
         _check_date(charter.run)
         policy.judge(charter, signature)
-        if counts and policy.runs and not policy.is_approved(charter, signature):
+        if counts and policy.runs and not policy.vouched(charter, signature):
             self.count("runs", charter.epoch, digest, policy.runs)
         write_whole(self._folder / _charter_name(digest), charter.encode())
         self.remember(

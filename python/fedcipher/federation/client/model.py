@@ -22,7 +22,7 @@ from fedcipher.federation.kept_share import KEPT_SHARE, MIN_KEPT_SHARE, kept_sha
 from fedcipher.federation.messages import AGGREGATE_PREFIX, Arrays, aggregate_of, frame_bytes, to_numpy
 from fedcipher.federation.optimiser_step import in_type_of
 from fedcipher.federation.ranges import ranges_follow_updates
-from fedcipher.federation.records import CLIPPED, damped_text, low_kept_text
+from fedcipher.federation.records import CLIPPED, drowned_text, thin_text
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import Decryptor
@@ -111,8 +111,8 @@ class ClientModel:
             if not measured:
                 there = any(self._holder.client in clients for clients in opened.clients)
                 self._waiting.stepped(index, included=there)
-            if opened.damped:
-                _log.warning("step %s: %s", number, damped_text(opened.damped))
+            if opened.drowned:
+                _log.warning("step %s: %s", number, drowned_text(opened.drowned))
             if opened.failed:
                 _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
         if (self._chain.state.steps, self._chain.state.last) != (self._settings.steps, self._settings.last):
@@ -416,7 +416,7 @@ class ClientModel:
     def _kept_counts(self, kept: list[float], *, clipped: int, vanished: int) -> dict[str, list[float]]:
         thin = [(name, part) for name, part in zip(self.charter.names, kept[1:], strict=True) if part < MIN_KEPT_SHARE]
         if thin:
-            _log.warning("round %s: %s", self._settings.index, low_kept_text(thin))
+            _log.warning("round %s: %s", self._settings.index, thin_text(thin))
         return {
             "fedcipher.clipped": [float(clipped)],
             "fedcipher.vanished": [float(vanished)],

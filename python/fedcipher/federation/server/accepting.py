@@ -14,7 +14,7 @@ from fedcipher.federation.chain import OpenedStep
 from fedcipher.federation.charter import Purpose
 from fedcipher.federation.messages import CONFIG, Arrays, Message, Reply
 from fedcipher.federation.ranges import ranges_follow_updates
-from fedcipher.federation.records import ClientRecord, RoundRecord, counted_of, losses, low_kept_text
+from fedcipher.federation.records import ClientRecord, RoundRecord, counted_of, losses, thin_text
 from fedcipher.federation.server.asking import Asking
 from fedcipher.federation.server.committee import NoSum, addressed
 from fedcipher.federation.server.intake import Added, Intake
@@ -220,7 +220,7 @@ class Accepting:
         ):
             self._run.ends = (
                 f"{100 * opened.kept:.0f}% of the clients' updates are kept, and no range changes. "
-                f"{low_kept_text(opened.low_kept)}. SecureStrategy(least_kept=0) goes on all the same"
+                f"{thin_text(opened.thin)}. SecureStrategy(least_kept=0) goes on all the same"
             )
 
     def _open_step(self, frames: list[bytes], index: int) -> OpenedStep | None:
