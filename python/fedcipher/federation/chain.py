@@ -190,7 +190,7 @@ class Chain:
 
     @property
     def model(self) -> Arrays:
-        """The arrays of the present position."""
+        """The arrays of the current model."""
         return self.state.model
 
     @property
