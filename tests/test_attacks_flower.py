@@ -816,7 +816,7 @@ def test_attack_12_what_a_frame_names_tells_models_apart(federation):
         charter = replace(made, arrays=arrays_, first=digest, **changes)
         chain = Chain(charter, federation.scheme, context, first=arrays)
         if step is not None:
-            chain._move(*step)
+            chain._apply_mean(*step)
         return chain.associated_data(purpose, index)
 
     touched = [model[0].copy(), model[1]]
@@ -1047,7 +1047,7 @@ def test_the_same_model_with_other_moments_is_another_position(federation):
     moments = [[np.zeros_like(x) for x in initial()] for _ in range(3)]
     moments[2][1][0] = np.nextafter(np.float32(0), np.float32(1))
     for chain, held in zip(chain_, moments, strict=True):
-        chain._go(initial(), None, [held], b"", b"last")
+        chain._advance(initial(), None, [held], b"", b"last")
     positions = [chain.position for chain in chain_]
     assert positions[0] == positions[1] != positions[2]
 
