@@ -125,7 +125,7 @@ MUTANTS = (
     python(
         "federation/server/intake",
         "phases of any size",
-        "if name in PHASES and 0 <= value < LARGEST_PHASE}",
+        "if name in PHASES and 0 <= value < MAX_PHASE}",
         "if name in PHASES}",
     ),
     python(
@@ -195,7 +195,7 @@ MUTANTS = (
     python(
         "federation/client/session",
         "nobody compares what an app is told with the charter",
-        "        check_told(message.content, charter, purpose, settings.index, "
+        "        check_app_inputs(message.content, charter, purpose, settings.index, "
         "without=frozenset([charter.record, CONFIG]))\n",
         "",
     ),
@@ -214,7 +214,7 @@ MUTANTS = (
     python(
         "federation/client/frame",
         "updates are not bound to their position",
-        "model=self._model.binding(self._purpose),",
+        "model=self._model.associated_data(self._purpose),",
         'model=b"",',
     ),
     python(
@@ -248,12 +248,12 @@ MUTANTS = (
         "if False:",
     ),
     python(
-        "federation/client/model", "a missing step is skipped", "if number != self._chain.at.steps + 1:", "if False:"
+        "federation/client/model", "a missing step is skipped", "if number != self._chain.state.steps + 1:", "if False:"
     ),
     python(
         "federation/client/model",
         "other sums than the message's chain",
-        "if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):",
+        "if (self._chain.state.steps, self._chain.state.last) != (self._settings.steps, self._settings.last):",
         "if False:",
     ),
     python(
@@ -319,7 +319,7 @@ MUTANTS = (
         '        elif not isinstance(value, bytes):\n            raise PlaintextError(f"{key!r} of',
     ),
     python("federation/round_settings", "fields that there are not", "        if unknown:\n", "        if False:\n"),
-    python("federation/round_settings", "numbers out of range", "if not least <= value <= most:", "if False:"),
+    python("federation/round_settings", "numbers out of range", "if not minimum <= value <= maximum:", "if False:"),
     python(
         "federation/round_settings",
         "digests of any length",
@@ -448,13 +448,13 @@ MUTANTS = (
     python(
         "federation/chain",
         "an aggregate opens at any position",
-        '            model=self.binding("train", index),\n            memory',
+        '            model=self.associated_data("train", index),\n            memory',
         "            memory",
     ),
     python(
         "federation/answers",
         "a lane's sum of any size",
-        "        if not all(clients * least <= number <= clients * most for least, number, most in found):\n",
+        "        if not all(clients * minimum <= number <= clients * maximum for minimum, number, maximum in found):\n",
         "        if False:\n",
     ),
     python(
@@ -472,8 +472,8 @@ MUTANTS = (
     python(
         "federation/ranges",
         "one client of many sets the scale",
-        "        return bins.ranked(histogram, min(clients // _LEFT_OUT, moved - 1))",
-        "        return bins.ranked(histogram, 0)",
+        "        return bins.exponent_at_rank(histogram, min(clients // _OUTLIER_RATIO, moved - 1))",
+        "        return bins.exponent_at_rank(histogram, 0)",
     ),
     python(
         "federation/coding",
@@ -484,7 +484,7 @@ MUTANTS = (
     python(
         "federation/coding",
         "no look at the errors of the nearest steps",
-        "return abs(along - square) <= _BIAS * square and abs(12 * error / (step * step) - 1) <= _EVEN",
+        "return abs(along - square) <= _MAX_BIAS * square and abs(12 * error / (step * step) - 1) <= _MAX_UNEVENNESS",
         "return square > step * step / 2",
     ),
     python(
@@ -496,8 +496,8 @@ MUTANTS = (
     python(
         "federation/coding",
         "noise is applied as it is",
-        "            1.0 if added <= _DROWNED *",
-        "            1.0 if True or added <= _DROWNED *",
+        "            1.0 if added <= _DAMPED_FROM *",
+        "            1.0 if True or added <= _DAMPED_FROM *",
     ),
     python(
         "federation/coding",

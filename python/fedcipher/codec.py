@@ -81,8 +81,8 @@ class Codec:
     ----------
     bits
         Bits of a value, 2 to 24: one number, one per tensor, or ``"auto"``: a run chooses among `AUTO_BITS` by the
-        noise of its opened sums (`fedcipher.federation.widths`). A value has at least the ``2^bits - 1`` steps of its
-        bits, and as many more as the field of a sum has room for.
+        noise of its opened sums (`fedcipher.federation.bit_widths`). A value has at least the ``2^bits - 1`` steps of
+        its bits, and as many more as the field of a sum has room for.
     clip
         Largest magnitude kept. A number; one per tensor; ``"auto"``: ``margin`` times the largest
         magnitude of the same tensor in the public reference (FedBit, section V: FEDBIT FRAMEWORK); ``"aciq"``: the
@@ -97,8 +97,8 @@ class Codec:
         of 1 with 12 bits nothing is left of an update of 1e-4.
     start
         For deltas: the range of each tensor until there is a reference. For whole weights: the smallest range
-        (`first_ranges`). ``None``: where ranges follow (`fedcipher.federation.ranges.follows`) a run begins with a sum
-        of histograms that finds them; elsewhere 1.
+        (`first_ranges`). ``None``: where ranges follow the updates (`fedcipher.federation.ranges`) a run begins with a
+        sum of histograms that finds them; elsewhere 1.
     rounding
         ``"nearest"``, or ``"stochastic"`` (unbiased). Where ranges follow, ``"nearest"`` holds for values that it is
         unbiased for (`fedcipher.federation.coding`).

@@ -299,7 +299,7 @@ def test_a_run_that_others_have_overtaken_says_so_and_does_not_end_well(tmp_path
         here.run(5)
     assert (
         "another run or query of this user has begun since" in caplog.text
-        and "a later run ends an earlier one for ever" in caplog.text
+        and "a later run ends all earlier ones" in caplog.text
     )
 
 

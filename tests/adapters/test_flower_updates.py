@@ -135,7 +135,7 @@ def test_a_reply_of_other_arrays_than_the_models_is_named_and_counts_nothing(tmp
 
     run = Run(tmp_path, reply, record(initial()))
     assert f"the reply has arrays {names}" in caplog.text
-    assert f"the apps of 1 of {CLIENTS} clients have failed (train)" in caplog.text
+    assert f"the apps of 1 of {CLIENTS} clients failed (train)" in caplog.text
     np.testing.assert_allclose(run.model[NAMES[0]], 1.0, atol=1e-3)
 
 

@@ -55,7 +55,7 @@ def test_what_fails_a_run_is_its_first_bad_round_and_its_first_cause(bad, why):
 
 
 def test_a_round_whose_metrics_could_not_be_opened_is_no_failure():
-    assert failure([RoundResult.of(record(1, {}), not_opened="its evaluation does not open any more")]) == ""
+    assert failure([RoundResult.of(record(1, {}), not_opened="its evaluation no longer opens")]) == ""
 
 
 def test_a_run_without_any_aggregate_fails_also_where_single_clients_succeeded():

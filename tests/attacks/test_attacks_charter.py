@@ -148,7 +148,7 @@ def test_attack_13_two_models_of_one_round_are_not_evaluated(tmp_path, rng, name
     """A position is evaluated once, so that two servers' worlds cannot be compared on one client."""
     attack = Attack(tmp_path, name, rng, rounds=2)
     folder = attack.strategy.run.model.folder
-    first = Chain.last_of(folder.step(1), folder.round_of(1))
+    first = Chain.step_digest(folder.step(1), folder.round_of(1))
     for client in range(CLIENTS):
         assert refused(attack.send(attack.settings(index=3), attack.arrays(), client=client)), "where it is"
         for steps, last in ((1, first), (0, b"")):
@@ -263,7 +263,7 @@ def test_attack_17_a_second_first_model_ends_the_run_and_is_logged(tmp_path, rng
     # The earlier run is over for this client, for ever, also in a new process.
     _holders.clear()
     assert refused(attack.send(attack.settings(index=2), attack.arrays(), client=2))
-    assert "ends an earlier one for ever" in caplog.text
+    assert "ends all earlier ones" in caplog.text
 
 
 def settings_app(rng):
@@ -468,7 +468,7 @@ def test_models_of_the_servers_that_differ_in_one_place_count_as_one_position(tm
     found = []
     for model in (initial(), near):
         chain.set_model(model)
-        found.append((chain.memory("train"), chain.binding("train", 1)))
+        found.append((chain.memory("train"), chain.associated_data("train", 1)))
     assert found[0][0] == found[1][0] and found[0][1] != found[1][1]
 
 
@@ -511,7 +511,7 @@ def test_a_charter_of_an_earlier_run_is_refused_after_state_context_and_process_
     caplog.clear()
     hostile = attack.settings(index=1, steps=0, last=b"", indices=[])
     assert all(refused(attack.send(hostile, record(initial()), client=k, kind="train")) for k in range(CLIENTS))
-    assert caplog.text.count("ends an earlier one for ever") == CLIENTS
+    assert caplog.text.count("ends all earlier ones") == CLIENTS
     assert inspect(frame_of(attack.grid.received[0][1])).kind == 1
 
 

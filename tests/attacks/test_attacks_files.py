@@ -474,7 +474,7 @@ def publisher_in(folder):
 FILES = {
     "policy.json": policy_in,
     "facts.json": lambda folder: Store(folder.parents[1], "x").recall(),
-    "standing.bin": lambda folder: Store(folder.parents[1], "x").standing(),
+    "standing.bin": lambda folder: Store(folder.parents[1], "x").newest_state(),
     "publisher.key": publisher_in,
     "superlink.json": lambda folder: access.run_app(folder, "app", []),
     "control.token": lambda folder: programs._token(folder / "control.token"),

@@ -206,7 +206,7 @@ def test_attack_01_an_allowed_type_is_answered_and_carries_no_arrays(tmp_path, r
 
 @pytest.mark.parametrize("name", ["stats", "query.", "query.a.b", "query.no-name", "", "system", "get_parameters"])
 def test_attack_01_only_types_that_exist_can_be_allowed(name):
-    with pytest.raises(errors.ParameterError, match="no message type"):
+    with pytest.raises(errors.ParameterError, match="is not a message type"):
         make_client_mod(allow=[name])
 
 
@@ -357,7 +357,7 @@ def test_attack_03_crafted_aggregates_bring_back_one_and_the_same_text(tmp_path,
             aggregate, aggregate[start : start + 1] + chosen + aggregate[start + 1 + len(chosen) : -8]
         )
         crafted = wire_tools.with_round(wire_tools.with_tags(crafted, update), number)
-        last = Chain.last_of([crafted], 2)
+        last = Chain.step_digest([crafted], 2)
         config = federation.settings(3, round=number, steps=2, last=last, indices=[2])
         arrays = wire_record({protocol.aggregate_key(2): crafted})
         reply = federation.send(federation.content(config, arrays), "evaluate")
@@ -392,7 +392,7 @@ def fail_at(stage, error, monkeypatch):
     """Let one stage of the mod fail with ``error``."""
     where = {
         "key": (mod, "key_holder_of"),
-        "told": (session, "check_told"),
+        "told": (session, "check_app_inputs"),
         "check": (session, "checked"),
         "accept": (ClientModel, "_charter"),
         "claim": (ClientModel, "claim"),
@@ -700,7 +700,7 @@ def test_attack_03_an_aggregate_opens_at_its_own_position_only(tmp_path, rng, ca
         nonlocal number
         number += 1
         keyed = {protocol.aggregate_key(step + k): f for k, f in enumerate(frames_)}
-        said = {"steps": step + len(frames_) - 1, "last": Chain.last_of(frames_[-1:], indices[-1])}
+        said = {"steps": step + len(frames_) - 1, "last": Chain.step_digest(frames_[-1:], indices[-1])}
         config = federation.settings(index, round=number, indices=list(indices), **said, **changes)
         made = wire_record(keyed)
         made = ArrayRecord({**dict((arrays or {}).items()), **dict(made.items())})
@@ -817,8 +817,8 @@ def test_attack_12_what_a_frame_names_tells_models_apart(federation):
         charter = replace(made, arrays=arrays_, first=digest, **changes)
         chain = Chain(charter, federation.scheme, context, first=arrays)
         if step is not None:
-            chain._move(*step)
-        return chain.binding(purpose, index)
+            chain._apply_mean(*step)
+        return chain.associated_data(purpose, index)
 
     touched = [model[0].copy(), model[1]]
     touched[0][3, 4] = np.nextafter(np.float32(0), np.float32(1))
@@ -989,7 +989,7 @@ def test_attack_12_everything_sent_again_changes_no_clients_model(tmp_path, rng,
     over = federation.settings(3, steps=0, last=None)
     assert says_nothing(federation.send(federation.content(over, record([W + 1, B])), client=2))
     assert says_nothing(federation.send(federation.content(over, record(initial())), client=2))
-    first_step = Chain.last_of([federation.aggregate(1)], 2)
+    first_step = Chain.step_digest([federation.aggregate(1)], 2)
     unknown = federation.settings(3, steps=1, last=first_step)
     assert says_nothing(federation.send(federation.content(unknown), client=2)), "a step that it has not opened"
     honest = federation.send(federation.content(federation.settings(3), ArrayRecord({})), client=1)
@@ -998,7 +998,7 @@ def test_attack_12_everything_sent_again_changes_no_clients_model(tmp_path, rng,
 
 def test_attack_12_one_step_is_taken_back_and_no_position_is_evaluated_for_it_again(tmp_path, rng):
     federation = Federation(tmp_path, "bfv", rng, rounds=3)
-    last = {k: Chain.last_of([federation.aggregate(k)], k) for k in (1, 2, 3)}
+    last = {k: Chain.step_digest([federation.aggregate(k)], k) for k in (1, 2, 3)}
     numbers = iter(range(federation.number + 1, federation.number + 100))
 
     def send(steps, kind="train"):
@@ -1028,7 +1028,7 @@ def test_attack_12_a_second_sum_in_one_steps_place_is_the_last(tmp_path, rng, na
 
     def said(clients):
         frame = sum_of(clients)
-        changed = {"steps": 1, "last": Chain.last_of([frame], 1), "indices": [1]}
+        changed = {"steps": 1, "last": Chain.step_digest([frame], 1), "indices": [1]}
         config = federation.settings(2, round=next(numbers), **changed)
         arrays = ArrayRecord({protocol.aggregate_key(1): bytes_array(frame)})
         caplog.clear()
@@ -1048,7 +1048,7 @@ def test_the_same_model_with_other_moments_is_another_position(federation):
     moments = [[np.zeros_like(x) for x in initial()] for _ in range(3)]
     moments[2][1][0] = np.nextafter(np.float32(0), np.float32(1))
     for chain, held in zip(chain_, moments, strict=True):
-        chain._go(initial(), None, [held], b"", b"last")
+        chain._advance(initial(), None, [held], b"", b"last")
     positions = [chain.position for chain in chain_]
     assert positions[0] == positions[1] != positions[2]
 
@@ -1084,7 +1084,7 @@ class Material:
                     continue
                 frame = protocol.frame_bytes(value)
                 step, _ = protocol.aggregate_of(key)
-                self.steps[step] = Chain.last_of([frame], step)
+                self.steps[step] = Chain.step_digest([frame], step)
                 if step == 2:
                     # Of a committee's aggregates, this reader's.
                     self.latest[client] = frame
@@ -1257,7 +1257,7 @@ def chain_of(material, arrays, how, at):
     if how == "fits" and brought:
         newest = brought[max(brought)]
         with suppress(errors.FedcipherError):
-            steps, last = max(brought), Chain.last_of([newest[group] for group in sorted(newest)], indices[-1])
+            steps, last = max(brought), Chain.step_digest([newest[group] for group in sorted(newest)], indices[-1])
     if how == "reversed":
         indices = indices[::-1]
     return {"steps": steps, "last": last or None, "indices": indices or None}

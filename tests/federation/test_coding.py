@@ -32,9 +32,11 @@ def followed(updates, shares=None):
     """Ranges that have seen these updates once, and the sums of their lanes beside them."""
     ranges = Ranges([1.0] * len(LIKE), weighted=shares is not None, measuring=True)
     for _ in range(2):
-        lanes = np.sum([ranges.counted(u, s) for u, s in zip(updates, shares or [1.0] * len(updates), strict=True)], 0)
+        lanes = np.sum(
+            [ranges.histogram_counts(u, s) for u, s in zip(updates, shares or [1.0] * len(updates), strict=True)], 0
+        )
         ranges.observe(lanes.tolist())
-    lanes = [ranges.counted(u, s) for u, s in zip(updates, shares or [1.0] * len(updates), strict=True)]
+    lanes = [ranges.histogram_counts(u, s) for u, s in zip(updates, shares or [1.0] * len(updates), strict=True)]
     return ranges, np.sum(lanes, axis=0).tolist()
 
 
@@ -68,7 +70,7 @@ def test_arrays_with_high_peaks_are_rotated_together_and_others_have_their_peaks
     few = [np.zeros(5, np.float32), np.array([1.0] * 249, np.float32)]
     spiked = [np.array([0, 0, 0, 0, 1.0], np.float32), np.concatenate([[30.0], np.ones(248)]).astype(np.float32)]
     ranges = Ranges([1.0, 1.0], weighted=False, measuring=True)
-    ranges.observe(ranges.counted(spiked, 1.0))
+    ranges.observe(ranges.histogram_counts(spiked, 1.0))
     code = coding_of(ranges, few, [4, 4], LEVELS)
     assert not any(code.rotated)
     coded = code.encode(spiked, SEED, DRAWS())
@@ -111,7 +113,7 @@ def test_zeros_stay_zeros(rng):
     like = [np.zeros(4000, np.float32), np.zeros(500, np.float32)]
     update = [heavy(rng, 4000, 1e-3), np.zeros(500, np.float32)]
     ranges = Ranges([1.0] * 2, weighted=False, measuring=True)
-    ranges.observe(ranges.counted(update, 1.0))
+    ranges.observe(ranges.histogram_counts(update, 1.0))
     code = coding_of(ranges, like, [12] * 2, LEVELS)
     coded = code.encode(update, SEED, DRAWS())
     assert not coded.values[1].any()
@@ -126,7 +128,7 @@ def test_after_a_round_of_zeros_an_array_is_coded_as_before(rng):
         before = coding(ranges, 4)
         zeros = [[x * np.float32(t not in still) for t, x in enumerate(update)] for update in updates]
         coded = coding(ranges, 4).encode(zeros[0], SEED, DRAWS())
-        ranges.observe(np.sum([ranges.counted(u, 1.0) for u in zeros], axis=0).tolist())
+        ranges.observe(np.sum([ranges.histogram_counts(u, 1.0) for u in zeros], axis=0).tolist())
         after = coding(ranges, 4)
         assert after.ranges == before.ranges
         assert all(after.rotated[t] == 2 for t in still if before.rotated[t])
@@ -141,7 +143,7 @@ def test_noise_is_what_public_numbers_say(rng, bits, shares):
     updates = [drawn(rng) for _ in range(8)]
     ranges, lanes = followed(updates, shares)
     code = coding(ranges, bits)
-    beside = [share / ranges.omega for share in shares or [1.0] * 8]
+    beside = [share / ranges.recent_weight for share in shares or [1.0] * 8]
     error, fine = [np.zeros(x.shape) for x in LIKE], dataclasses.replace(code, steps=(1e-6,) * 4)
     for share, update in zip(beside, updates, strict=True):
         weighed = [x * np.float32(share) for x in update]
@@ -163,7 +165,7 @@ def test_zeros_of_most_clients_are_no_noise(rng):
     moved, still = [rng.uniform(-1, 1, 500).astype(np.float32)], [np.zeros(500, np.float32)]
     ranges = Ranges([1.0], weighted=False, measuring=True)
     for _ in range(2):
-        lanes = np.sum([ranges.counted(x, 1.0) for x in [moved] * 2 + [still] * 18], axis=0).tolist()
+        lanes = np.sum([ranges.histogram_counts(x, 1.0) for x in [moved] * 2 + [still] * 18], axis=0).tolist()
         ranges.observe(lanes)
     code = coding_of(ranges, like, [3], LEVELS)
     assert not code.rotated[0]
@@ -177,7 +179,7 @@ def test_a_mean_that_is_mostly_noise_moves_the_model_by_a_part_of_it(rng):
     updates = [drawn(rng) for _ in range(3)]
     shares = [1e-3] * 3
     ranges = Ranges([4.0] * len(LIKE), weighted=True)
-    lanes = np.sum([ranges.counted(u, s) for u, s in zip(updates, shares, strict=True)], axis=0).tolist()
+    lanes = np.sum([ranges.histogram_counts(u, s) for u, s in zip(updates, shares, strict=True)], axis=0).tolist()
     code = coding(ranges, 4)
     means = [np.zeros(x.shape, np.float32) for x in LIKE]
     for update in updates:
@@ -185,13 +187,13 @@ def test_a_mean_that_is_mostly_noise_moves_the_model_by_a_part_of_it(rng):
             means, code.encode([x * np.float32(1e-3) for x in update], SEED, DRAWS()).values, strict=True
         ):
             sum_ += y / np.float32(3e-3)
-    counting = parts(code, ranges, lanes, 3e-3 / ranges.omega)
+    counting = parts(code, ranges, lanes, 3e-3 / ranges.recent_weight)
     assert all(0 < part < 0.1 for part in counting)
     made = code.decode(means, SEED, counting)
     for got, whole, part in zip(made, decoded(code, means), counting, strict=True):
         np.testing.assert_allclose(got, whole * part, rtol=1e-6)
     # What is left of the noise is less than one client's update, whose size a bin tells to an octave.
-    left = [n * p * p for n, p in zip(noise(code, ranges, lanes, 3e-3 / ranges.omega), counting, strict=True)]
+    left = [n * p * p for n, p in zip(noise(code, ranges, lanes, 3e-3 / ranges.recent_weight), counting, strict=True)]
     size = [np.sqrt(np.mean(np.square(x))) / scale for x, scale in zip(updates[0], code.scales, strict=True)]
     assert all(n < 4 * s * s for n, s in zip(left, size, strict=True))
     # Where it is not, nothing is taken away.
@@ -249,7 +251,11 @@ def test_one_spike_in_a_block_is_coded_without_bias(rng, bits, height):
     update[0][77] = height
     ranges = Ranges([1.0], weighted=False, measuring=True)
     for _ in range(2):
-        ranges.observe(np.sum([ranges.counted(update, 1.0), ranges.counted([update[0] * 1.4], 1.0)], axis=0).tolist())
+        ranges.observe(
+            np.sum(
+                [ranges.histogram_counts(update, 1.0), ranges.histogram_counts([update[0] * 1.4], 1.0)], axis=0
+            ).tolist()
+        )
     code = coding_of(ranges, like, [bits], LEVELS)
     assert code.rotated == (1,)
     frames = [k.to_bytes(16, "little") for k in range(60)]

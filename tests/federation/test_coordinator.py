@@ -154,7 +154,7 @@ def test_commands_name_the_coordinator_in_keys(tmp_path, policy, capsys):
 def test_what_is_no_coordinator_and_no_signature_is_named(tmp_path, rng, policy, identity):
     curve = base64.b64encode(base64.b64decode(identity[1])[-32:]).decode()
     for wrong in ("", "x", "AAAA", identity[1][:-4], curve, "\x1b[31m"):
-        with pytest.raises(ParameterError, match="is no key of a coordinator: take `verify`"):
+        with pytest.raises(ParameterError, match="is not a coordinator's key: use `verify`"):
             Policy(coordinators=(wrong,))
     policy(only_listed=False)
     federation = Federation(tmp_path, "flashe", rng, rounds=1)

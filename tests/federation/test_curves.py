@@ -142,7 +142,7 @@ def test_a_step_that_is_taken_back_and_one_that_does_not_open(run, tmp_path):
     # Another round's sum in the place of the second; the first step is the histograms'.
     (grows / "aggregate-00000003-0000.fedc").write_bytes((run.folder / "aggregate-00000004-0000.fedc").read_bytes())
     broken = Curves(grows, run.key())
-    assert sorted(broken.read()) == [1] and "round 2: its aggregate does not open" in broken.notice()
+    assert sorted(broken.read()) == [1] and "round 2: its aggregate and all later ones do not open" in broken.notice()
     assert "\n" not in broken.notice()
     # The server takes it back, and the run goes on.
     (grows / "run.json").write_text(json.dumps({**whole, "steps": whole["steps"][:2], "evaluations": {"1": 2}}))
@@ -154,7 +154,7 @@ def test_an_evaluation_that_does_not_open_hides_no_other(run):
     curves = run.curves()
     assert sorted(curves.read()) == [1, 2, 3]
     assert curves.rounds[2].evaluate is None and curves.rounds[3].evaluate is not None
-    assert curves.notice().startswith("not opened: round 2; round 2: its evaluation does not open")
+    assert curves.notice().startswith("not opened: round 2; round 2: its evaluation no longer opens")
 
 
 def test_a_key_of_another_cohort_and_a_folder_that_is_no_run(run, tmp_path):
@@ -173,7 +173,7 @@ def test_a_key_of_another_cohort_and_a_folder_that_is_no_run(run, tmp_path):
 def test_a_function_of_the_app_that_fails_is_named(run):
     curves = run.curves(evaluate=lambda records, key: records[0]["nothing"])
     curves.read()
-    with pytest.raises(errors.StrategyError, match="aggregates metrics has failed"):
+    with pytest.raises(errors.StrategyError, match="aggregates metrics failed"):
         curves.metrics(1)
 
 
@@ -195,5 +195,5 @@ def test_an_engine_opens_promptly_and_what_comes_too_late_is_named(tmp_path, mon
         assert prompt[0].notice() == "" and all(r.train and r.evaluate for r in prompt[0].rounds.values())
         late = Curves(folder, engines.connect(1))
         assert sorted(late.read()) == [1, 2, 3] and late.rounds[3].evaluate == prompt[0].rounds[3].evaluate
-        assert late.notice().startswith("not opened: rounds 1, 2; round 1: its evaluation does not open any more")
+        assert late.notice().startswith("not opened: rounds 1, 2; round 1: its evaluation no longer opens")
         assert [late.rounds[k].train for k in (1, 2, 3)] == [prompt[0].rounds[k].train for k in (1, 2, 3)]

@@ -43,7 +43,7 @@ def test_small_clients_are_not_lost_in_rounds_without_the_large_one(tmp_path, na
         first = np.average([u[0][0] for u in here.updates], axis=0, weights=EXAMPLES)
         later = sum(np.mean([u[number][0] for u in here.updates[1:]], axis=0) for number in range(1, ROUNDS))
         error[each] = np.linalg.norm(model[0] - first - later) / np.linalg.norm(later)
-        assert ("SecureStrategy(weigh_each_round=True) ends it" in caplog.text) == (not each)
+        assert ("use SecureStrategy(weigh_each_round=True)" in caplog.text) == (not each)
     assert error[True] < 0.3 < 0.8 < error[False], error
 
 

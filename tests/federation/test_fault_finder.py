@@ -188,7 +188,7 @@ class Federation:
         self.searched = len(plan.groups) > 1 or plan.second_try
         asked = [client for group in plan.groups for client in group]
         arrived = [client for client in asked if self.draw.random() >= self.absence / 4]
-        sums = self.finder.summed(arrived)
+        sums = self.finder.fix_sums(arrived)
         for client in arrived:
             self.frames[client] = self.frames.get(client, 0) + 1
         self.sets.extend(sums)
@@ -197,7 +197,7 @@ class Federation:
         bad = [any(self.behaviour.lies(c, group, self.number) for c in group & self.liars) for group in sums]
         honest = set(range(self.count)) - self.liars
         # The liars refuse what opens and none of what they have spoilt.
-        outcome = self.finder.settle([honest if spoilt else self.liars for spoilt in bad])
+        outcome = self.finder.record_result([honest if spoilt else self.liars for spoilt in bad])
         self.check_outcome(outcome, sums, bad)
         self.rounds.append((outcome, plan))
         if outcome.step:
@@ -305,12 +305,12 @@ def test_the_rule_is_broken_by_a_group_that_misses_one():
     """At the second try a group without its late client would give that client's frame: `summed` leaves it out."""
     finder = FaultFinder(corrupt_clients=1, min_contributions=3, seed=1)
     finder.plan(range(16))
-    finder.summed(range(16))
-    finder.settle([range(2)])
+    finder.fix_sums(range(16))
+    finder.record_result([range(2)])
     plan = finder.plan(range(16))
     assert plan.second_try and [len(group) for group in plan.groups] == [4, 4, 4, 4]
     late = plan.groups[1][0]
-    sums = finder.summed(set(range(16)) - {late})
+    sums = finder.fix_sums(set(range(16)) - {late})
     assert [tuple(sorted(group)) for group in sums] == [plan.groups[0], *plan.groups[2:]]
     assert fewest([range(16), *sums]) == 4
     assert fewest([range(16), *sums, set(plan.groups[1]) - {late}]) == 1
@@ -319,8 +319,8 @@ def test_the_rule_is_broken_by_a_group_that_misses_one():
 def test_clients_sit_out_beside_those_that_are_away():
     finder = FaultFinder(corrupt_clients=1, min_contributions=4, seed=1)
     finder.plan(range(12))
-    finder.summed(range(12))
-    finder.settle([range(2)])
+    finder.fix_sums(range(12))
+    finder.record_result([range(2)])
     plan = finder.plan(range(1, 12))
     assert plan.second_try and len(plan.waiting) == 3 and sorted(map(len, plan.groups)) == [4, 4]
     # Clients that were not in the failed sum may form a group of their own, and no other.
@@ -348,8 +348,8 @@ def test_a_larger_minimum_of_earlier_sums_holds_for_its_clients_and_no_others():
     plan = finder.plan(range(5), [(range(6), 3)])
     assert len(plan.waiting) == 2 and len(plan.groups[0]) == 3
     finder = FaultFinder.restore(json.loads(json.dumps(finder.export())))
-    assert not finder.summed(plan.groups[0][:2]), "two are fewer than three"
-    finder.drop()
+    assert not finder.fix_sums(plan.groups[0][:2]), "two are fewer than three"
+    finder.drop_sums()
     assert "groups of at least 3" in finder.plan(range(4), [(range(5), 3)]).end
     # Beside them two others are enough; and all of a group, as large as it was made.
     assert finder.plan([0, 6, 7], [(range(6), 3)]).groups == ((6, 7),)
@@ -379,7 +379,7 @@ def test_the_finder_has_a_sum_of_as_many_clients_as_fit():
         assert sum(map(len, plan.groups)) == len(fitting) and bool(plan.end) == (not fitting), (k, groups, present)
         memory.would_admit([list(group) for group in plan.groups])
         arrived = [client for client in present if draw.random() < 0.9]
-        memory.would_admit([list(group) for group in finder.summed(arrived)])
+        memory.would_admit([list(group) for group in finder.fix_sums(arrived)])
 
 
 def test_sets_that_a_committee_was_asked_for_count_although_no_sum_came():
@@ -387,11 +387,11 @@ def test_sets_that_a_committee_was_asked_for_count_although_no_sum_came():
     for present, summed in ((5, 5), (6, 5), (5, 5)):
         plan = finder.plan(range(present))
         assert [len(group) for group in plan.groups] == [summed]
-        finder.summed(range(present))
-        finder.drop(asked=True)
+        finder.fix_sums(range(present))
+        finder.drop_sums(asked=True)
     finder.plan(range(5))
-    finder.summed(range(5))
-    finder.drop()
+    finder.fix_sums(range(5))
+    finder.drop_sums()
 
 
 # The cost of liars.
@@ -481,17 +481,17 @@ def test_fewer_than_two_groups_end_the_run_and_say_so():
 def test_more_liars_than_were_expected_end_the_run_and_say_so():
     finder = FaultFinder(corrupt_clients=1, min_contributions=3, seed=0)
     finder.plan(range(12))
-    finder.summed(range(12))
-    finder.settle([range(12)])
+    finder.fix_sums(range(12))
+    finder.record_result([range(12)])
     finder.plan(range(12))
-    finder.summed(range(12))
-    finder.settle([range(12), range(12), [], []])
+    finder.fix_sums(range(12))
+    finder.record_result([range(12), range(12), [], []])
     plan = finder.plan(range(12))
     assert not plan.groups and "more than 1 of the clients lie" in plan.end and "corrupt_clients" in plan.end
     finder = FaultFinder(corrupt_clients=0, min_contributions=2, seed=0)
     finder.plan(range(4))
-    finder.summed(range(4))
-    assert not finder.settle([[3]]).proven
+    finder.fix_sums(range(4))
+    assert not finder.record_result([[3]]).proven
     assert "more than 0 of the clients lie" in finder.plan(range(4)).end
 
 
@@ -501,32 +501,32 @@ def test_c_refusals_begin_no_search():
         everybody = list(range(4 * (corrupt + 2)))
         for _ in range(20):
             assert finder.plan(everybody).groups == (tuple(everybody),)
-            finder.summed(everybody)
+            finder.fix_sums(everybody)
             # The same client twice is one.
-            assert finder.settle([[*range(corrupt), *range(corrupt)]]).step
+            assert finder.record_result([[*range(corrupt), *range(corrupt)]]).step
         finder.plan(everybody)
-        finder.summed(everybody)
-        assert not finder.settle([range(corrupt + 1)]).step
+        finder.fix_sums(everybody)
+        assert not finder.record_result([range(corrupt + 1)]).step
         assert finder.plan(everybody).second_try
 
 
 def test_a_proven_liar_refuses_nothing_any_more():
     federation = Federation(12, 3, 1, [4]).play(bound(12))
     federation.finder.plan(range(12))
-    sums = federation.finder.summed(range(12))
-    assert federation.finder.settle([[4, 5] for _ in sums]).step
+    sums = federation.finder.fix_sums(range(12))
+    assert federation.finder.record_result([[4, 5] for _ in sums]).step
 
 
 def test_frames_that_do_not_arrive_are_no_lie():
     finder = FaultFinder(corrupt_clients=1, min_contributions=3, seed=0)
     for _ in range(3):
         finder.plan(range(9))
-        assert finder.summed([0, 1]) == ()
-        assert finder.settle([]).failed == ()
+        assert finder.fix_sums([0, 1]) == ()
+        assert finder.record_result([]).failed == ()
     # 0 and 1 have sent two frames from this position.
     assert finder.plan(range(9)).groups == (tuple(range(2, 9)),)
-    finder.summed(range(2, 9))
-    assert finder.settle([[]]).step
+    finder.fix_sums(range(2, 9))
+    assert finder.record_result([[]]).step
     assert finder.plan(range(9)).groups == (tuple(range(9)),)
     assert "2 clients are present" in finder.plan(range(2)).end
 
@@ -610,14 +610,14 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ParameterError, match=r"at least corrupt_clients \+ 2"):
         FaultFinder(corrupt_clients=2, min_contributions=3, seed=0)
     finder = FaultFinder(corrupt_clients=1, min_contributions=3, seed=0)
-    with pytest.raises(ParameterError, match="settle once after each summed"):
-        finder.settle([])
+    with pytest.raises(ParameterError, match="record_result once after each fix_sums"):
+        finder.record_result([])
     finder.plan(range(3))
-    finder.summed(range(3))
+    finder.fix_sums(range(3))
     with pytest.raises(ParameterError, match="are fixed"):
-        finder.summed(range(3))
-    with pytest.raises(ParameterError, match="one list of clients a set"):
-        finder.settle([])
+        finder.fix_sums(range(3))
+    with pytest.raises(ParameterError, match="one list of clients for each set"):
+        finder.record_result([])
 
 
 def test_cells_are_clients_of_the_same_sets():

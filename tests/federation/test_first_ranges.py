@@ -408,7 +408,7 @@ def test_histograms_are_no_update_and_an_update_is_no_histogram(tmp_path):
     chain = Chain(run.charter, scheme, run.context, first=run.first())
     with pytest.raises(fedcipher.errors.FedcipherError):
         chain.step(scheme.decryptor(key, in_memory=True), [updates], 1)
-    assert chain.at.steps == 0
+    assert chain.state.steps == 0
     chain.step(scheme.decryptor(key, in_memory=True), [histograms], 1)
     for model, first in zip(chain.model, run.first(), strict=True):
         np.testing.assert_array_equal(model, first)

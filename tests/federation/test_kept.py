@@ -6,7 +6,7 @@ import pytest
 from fedcipher import cli, errors, keys
 from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.codec import Codec, Levels
-from fedcipher.federation.kept import kept_parts
+from fedcipher.federation.kept_share import kept_shares
 from flower_harness import NAMES, LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -30,10 +30,10 @@ def test_what_is_said_to_be_kept_is_what_the_core_codes(seed, octaves, bits, cli
     aggregator.add(frame)
     coded = scheme.decryptor(made.client(0)).decrypt(aggregator.finish())[0].astype(np.float64)
     x = update[0].astype(np.float64)
-    together, first, second = kept_parts(update, scheme.codec.layout(update), scheme.levels, unbiased=False)
+    together, first, second = kept_shares(update, scheme.codec.layout(update), scheme.levels, unbiased=False)
     assert together == first == pytest.approx(float(coded @ x / (x @ x)), abs=2e-3)
     assert second == 1.0
-    at_random = kept_parts(update, scheme.codec.layout(update), scheme.levels, unbiased=True)[1]
+    at_random = kept_shares(update, scheme.codec.layout(update), scheme.levels, unbiased=True)[1]
     assert at_random == pytest.approx(float(np.clip(x, -clip, clip) @ x / (x @ x)), abs=1e-6)
 
 
@@ -41,7 +41,7 @@ def test_what_is_said_to_be_kept_is_what_the_core_codes(seed, octaves, bits, cli
 def test_extreme_updates_have_a_part_that_is_a_number(values):
     update = [np.array(values, np.float32)]
     for unbiased in (False, True):
-        parts = kept_parts(update, Codec(bits=8, clip=1.0).layout(update), Levels(), unbiased=unbiased)
+        parts = kept_shares(update, Codec(bits=8, clip=1.0).layout(update), Levels(), unbiased=unbiased)
         assert all(0 <= part <= 2 for part in parts)
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fedcipher import errors
-from fedcipher.federation.chain import Standing
+from fedcipher.federation.chain import ChainState
 from fedcipher.federation.client.key_holder import _EngineHolder
 from fedcipher.federation.client.model import ClientModel
 from fedcipher.federation.store import Store
@@ -22,10 +22,10 @@ def test_the_position_before_the_newest_stays(tmp_path, monkeypatch, links):
         monkeypatch.setattr("os.link", refuse)
     store = Store(tmp_path, "somebody")
     with store.locked():
-        store.keep(Standing([np.zeros(3, np.float32)], None, [], b"", bytes(32), 0))
+        store.save_state(ChainState([np.zeros(3, np.float32)], None, [], b"", bytes(32), 0))
         for step in range(1, 4):
-            store.follow(Standing([np.full(3, step, np.float32)], None, [], b"", bytes([step]) * 32, step))
-            newest, before = store.standing(), store.earlier()
+            store.advance_to(ChainState([np.full(3, step, np.float32)], None, [], b"", bytes([step]) * 32, step))
+            newest, before = store.newest_state(), store.previous_state()
             assert (newest.steps, before.steps) == (step, step - 1)
             assert (newest.model[0][0], before.model[0][0]) == (step, step - 1)
     assert not list(tmp_path.rglob("*.draft"))
@@ -39,8 +39,8 @@ def test_attack_35_a_model_is_evaluated_once_also_after_a_sum_of_histograms(tmp_
     model._holder = SimpleNamespace(scheme=scheme, policy=lambda: SimpleNamespace(privacy_budgets=0))
 
     def evaluate(number, position, moved):
-        at = Standing([], None, [], b"", position, number, moved=moved)
-        model._settings, model._chain = SimpleNamespace(round=number, index=number), SimpleNamespace(at=at)
+        state = ChainState([], None, [], b"", position, number, moved=moved)
+        model._settings, model._chain = SimpleNamespace(round=number, index=number), SimpleNamespace(state=state)
         with model._store.locked():
             model.claim("evaluate")
 

@@ -32,7 +32,10 @@ def test_an_exponent_is_the_least_that_holds_a_value(value):
 def summed(ranges, sizes, shares=None):
     """Lanes of clients whose root mean squares are ``sizes``, one tensor."""
     shares = shares or [1.0] * len(sizes)
-    lanes = [ranges.counted([np.array([size], np.float32)], share) for size, share in zip(sizes, shares, strict=True)]
+    lanes = [
+        ranges.histogram_counts([np.array([size], np.float32)], share)
+        for size, share in zip(sizes, shares, strict=True)
+    ]
     return np.sum(lanes, axis=0).tolist()
 
 
@@ -58,14 +61,14 @@ def test_a_scale_is_a_little_more_than_the_largest_update_after_few_rounds(size,
 def test_one_sum_of_histograms_finds_the_first_scale(size, others):
     ranges = Ranges([1.0, 1.0], weighted=False, measuring=True)
     sizes = [size, *(size * other for other in others)]
-    lanes = [ranges.counted([np.array([x], np.float32), np.zeros(3, np.float32)], 1.0) for x in sizes]
+    lanes = [ranges.histogram_counts([np.array([x], np.float32), np.zeros(3, np.float32)], 1.0) for x in sizes]
     lanes = np.sum(lanes, axis=0).tolist()
     ranges.check(lanes, len(sizes))
     ranges.observe(lanes)
     assert size * 2**0.5 * (1 - 1e-6) <= ranges.scales[0] < size * 2**1.5 * (1 + 1e-6)
     # Of what nobody has moved nothing is known.
     assert ranges.scales[1] == 1.0
-    assert len(ranges.counted([np.zeros(1), np.zeros(1)], 1.0)) < len(lanes), "from here on it follows"
+    assert len(ranges.histogram_counts([np.zeros(1), np.zeros(1)], 1.0)) < len(lanes), "from here on it follows"
 
 
 def test_zeros_say_nothing_of_the_next_round():
@@ -83,16 +86,16 @@ def test_one_client_in_sixteen_widens_nothing_and_one_of_fewer_not_without_end()
 
 def test_weights_are_beside_the_largest_of_the_last_eight_rounds():
     ranges = Ranges([1.0], weighted=True)
-    assert ranges.omega == 1.0
+    assert ranges.recent_weight == 1.0
     ranges.observe(summed(ranges, [1.0] * 3, [1.0, 0.001, 0.0]))
-    assert ranges.omega == 1.0
+    assert ranges.recent_weight == 1.0
     for _ in range(8):
         ranges.observe(summed(ranges, [1.0] * 3, [0.001, 0.0005, 0.0]))
     # Far from one a bin is an octave.
-    assert 0.001 <= ranges.omega < 0.002
-    before = ranges.omega
+    assert 0.001 <= ranges.recent_weight < 0.002
+    before = ranges.recent_weight
     ranges.observe(summed(ranges, [0.0] * 3, [0.0] * 3))
-    assert ranges.omega == before
+    assert ranges.recent_weight == before
     other = Ranges([1.0], weighted=True)
     other.restore(ranges.export())
     assert vars(other) == vars(ranges)
@@ -103,14 +106,14 @@ def test_a_peak_is_the_largest_beside_the_root_mean_square(measuring):
     ranges = Ranges([1.0, 1.0], weighted=False, measuring=measuring)
     assert ranges.peaks == [1.0, 1.0]
     spiked = np.array([2.0] + [0.0] * 15, np.float32)
-    lanes = [ranges.counted([x, np.zeros(16, np.float32)], 1.0) for x in (spiked, np.ones(16), -np.ones(16))]
+    lanes = [ranges.histogram_counts([x, np.zeros(16, np.float32)], 1.0) for x in (spiked, np.ones(16), -np.ones(16))]
     ranges.observe(np.sum(lanes, axis=0).tolist())
     assert ranges.peaks[0] == pytest.approx(4.0)
     assert (ranges.peaks[1], ranges.moved) == (1.0, [True, False])
     spiked = np.array([1.0] + [0.0] * 9999, np.float32)
-    ranges.observe(np.sum([ranges.counted([spiked, spiked], 1.0)] * 3, axis=0).tolist())
+    ranges.observe(np.sum([ranges.histogram_counts([spiked, spiked], 1.0)] * 3, axis=0).tolist())
     assert ranges.peaks == [PEAKS.last] * 2 and PEAKS.last > 6
-    ranges.observe(np.sum([ranges.counted([np.zeros(9), spiked], 1.0)] * 3, axis=0).tolist())
+    ranges.observe(np.sum([ranges.histogram_counts([np.zeros(9), spiked], 1.0)] * 3, axis=0).tolist())
     assert (ranges.peaks, ranges.moved) == ([PEAKS.last] * 2, [False, True])
 
 
@@ -118,8 +121,8 @@ def test_a_peak_is_the_largest_beside_the_root_mean_square(measuring):
 @given(sizes=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=14))
 def test_the_middle_size_is_of_those_that_move(sizes):
     ranges = Ranges([1.0, 1.0], weighted=False)
-    lanes = [ranges.counted([np.array([x], np.float32), np.zeros(1, np.float32)], 1.0) for x in [0.0, *sizes]]
-    (middle, moved), none = ranges.middles(np.sum(lanes, axis=0).tolist())
+    lanes = [ranges.histogram_counts([np.array([x], np.float32), np.zeros(1, np.float32)], 1.0) for x in [0.0, *sizes]]
+    (middle, moved), none = ranges.median_sizes(np.sum(lanes, axis=0).tolist())
     assert none == (0.0, 0) and moved == len(sizes)
     # A bin is at most an octave wide.
     assert sorted(sizes)[(len(sizes) - 1) // 2] * (1 - 1e-6) <= middle <= 2 * sorted(sizes)[len(sizes) // 2]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from fedcipher import keys
 from fedcipher.adapters.flower import SecureStrategy, open_run
-from fedcipher.federation.whole_numbers import LARGEST
+from fedcipher.federation.whole_numbers import MAX_MAGNITUDE
 from flower_harness import LocalGrid, record
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -106,7 +106,7 @@ def test_what_is_no_counter_is_cut_and_said(tmp_path, caplog, odd, dtype):
 
     model, strategy = run(tmp_path, moves, [10] * 3)
     assert strategy.rounds[0].unfinished is None and strategy.rounds[0].accepted == 3
-    assert "whole numbers were cut" in caplog.text or not np.isfinite(odd) or abs(odd) <= LARGEST
+    assert "whole numbers were cut" in caplog.text or not np.isfinite(odd) or abs(odd) <= MAX_MAGNITUDE
     assert np.isfinite(model["kernel"]).all()
     if np.isnan(odd):
         # No number is no change; the other two have moved by 5000 each.

@@ -11,10 +11,10 @@ from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
 from fedcipher.codec import AUTO_BITS, Codec, value_bits
 from fedcipher.dp import Privacy
 from fedcipher.federation import messages as protocol
+from fedcipher.federation.bit_widths import BitWidths, Noise
 from fedcipher.federation.client.key_holder import _holders
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.server.asking import Asking
-from fedcipher.federation.widths import Noise, Widths
 from flower_harness import LocalGrid, record, reference_of
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -148,12 +148,12 @@ def test_more_bits_where_noise_drowns_the_mean_and_the_spread_fewer_where_neithe
 
 
 def test_three_of_four_rounds_change_the_bits_by_one():
-    widths = Widths(Codec(bits="auto"))
-    heard = [widths.hear(advice) for advice in (1, 0, 1, 0, 1, 1)]
+    widths = BitWidths(Codec(bits="auto"))
+    heard = [widths.take_advice(advice) for advice in (1, 0, 1, 0, 1, 1)]
     assert heard == [False] * 5 + [True] and widths.bits == MANY
-    assert not any(widths.hear(1) for _ in range(9)), "there are no more"
-    assert [widths.bits for _ in range(8) if widths.hear(-1) or True] == [MANY, MANY, *[MIDDLE] * 3, *[FEW] * 3]
-    assert not Widths(Codec(bits=6)).hear(1) and Widths(Codec(bits=6)).bits == 0
+    assert not any(widths.take_advice(1) for _ in range(9)), "there are no more"
+    assert [widths.bits for _ in range(8) if widths.take_advice(-1) or True] == [MANY, MANY, *[MIDDLE] * 3, *[FEW] * 3]
+    assert not BitWidths(Codec(bits=6)).take_advice(1) and BitWidths(Codec(bits=6)).bits == 0
 
 
 def test_a_server_that_opens_sums_takes_fewer_bits_where_clients_differ(tmp_path):

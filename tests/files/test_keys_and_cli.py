@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fedcipher import cli, errors, keys
 from fedcipher.codec import AUTO_BITS
-from fedcipher.federation.ranges import follows
+from fedcipher.federation.ranges import ranges_follow_updates
 from fedcipher.keys.provider import FileKeys, server_keys
 
 
@@ -117,7 +117,7 @@ def test_keygen_leaves_bits_to_the_run_where_ranges_follow_the_updates(tmp_path,
     assert (
         made.codec.bits == bits
         and made.codec.adaptive == (bits == AUTO_BITS)
-        and follows(made) == (bits in (AUTO_BITS, 6, 9))
+        and ranges_follow_updates(made) == (bits in (AUTO_BITS, 6, 9))
     )
 
 

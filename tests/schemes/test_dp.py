@@ -710,7 +710,7 @@ def test_a_site_spends_one_budget_over_all_of_its_keys(tmp_path, caplog, monkeyp
     asked = len(seen)
     with caplog.at_level(logging.WARNING, "fedcipher.federation"), pytest.raises(errors.StrategyError, match="no"):
         rounds("third", 1)
-    assert caplog.text.count("has spent its 1 budgets") == CLIENTS and len(seen) == asked
+    assert caplog.text.count("has used its 1 budgets") == CLIENTS and len(seen) == asked
     policy = tmp_path / "policy.json"
     policy.write_text('{"fedcipher_policy": 1, "privacy_budgets": 2, "runs": 0}')
     monkeypatch.setenv("FEDCIPHER_POLICY", str(policy))
@@ -751,7 +751,7 @@ def test_a_server_cannot_weight_by_examples(tmp_path, caplog):
     strategy.setup.unit = 1e9
     with caplog.at_level(logging.WARNING, "fedcipher.federation"), pytest.raises(errors.StrategyError):
         strategy.start(local, record(initial()), num_rounds=1)
-    assert caplog.text.count("it weights by examples, and the noise") == CLIENTS
+    assert caplog.text.count("it weights clients by examples, and the noise") == CLIENTS
     assert seen == []
 
 
@@ -805,7 +805,7 @@ def test_a_charter_under_privacy_brings_no_range(tmp_path, rng, caplog):
 @pytest.mark.parametrize(
     ("changes", "why", "lifted"),
     [
-        ({"equal_weights": False}, "it weights by examples", {}),
+        ({"equal_weights": False}, "it weights clients by examples", {}),
         ({"answers": {"train": [Answer("loss")], "evaluate": []}}, "answers of training", {}),
         ({"answers": {"train": [], "evaluate": [Answer("loss")]}}, "an evaluation", {"privacy_evaluation": True}),
     ],

@@ -75,4 +75,4 @@ def test_the_last_step_is_named_as_the_protocol_page_says():
     text = b"[(7, [0, 1, 2]), (8, [3, 4, 5])]"
     assert text.decode() in (ROOT / "docs" / "reference" / "protocol.md").read_text()
     parts = [len(text).to_bytes(8, "little"), text, (8).to_bytes(8, "little"), (3).to_bytes(8, "little")]
-    assert Chain.last_of(frames, 3) == hashlib.sha256(b"".join(parts)).digest()
+    assert Chain.step_digest(frames, 3) == hashlib.sha256(b"".join(parts)).digest()

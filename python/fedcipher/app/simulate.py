@@ -39,7 +39,7 @@ from fedcipher.engine.accelerator import Accelerator, usage
 from fedcipher.engine.local import start_engines
 from fedcipher.errors import FedcipherError, LostRoundsError, RunError
 from fedcipher.federation.curves import Curves
-from fedcipher.federation.policy import POLICY_FILE, SIMULATED
+from fedcipher.federation.policy import POLICY_FILE, SIMULATION_POLICY
 from fedcipher.federation.server.journal import read_journal
 from fedcipher.federation.server.run_folder import free_folder, save_model
 from fedcipher.foreign_text import quoting_log, show
@@ -234,7 +234,7 @@ def _own_state(settings: Settings) -> Iterator[None]:
     state = _state(settings)
     make_private_folder(state)
     policy = state / "policy.json"
-    write_whole(policy, json.dumps(SIMULATED.to_values()).encode())
+    write_whole(policy, json.dumps(SIMULATION_POLICY.to_values()).encode())
     with (
         variable("FEDCIPHER_STATE_DIR", str(state)),
         variable(EPHEMERAL_STATE, "1"),

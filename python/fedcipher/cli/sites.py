@@ -9,7 +9,7 @@ from pathlib import Path
 from fedcipher._files import make_private_folder, refusal
 from fedcipher.cli.parser import Parser
 from fedcipher.errors import CharterError, ParameterError
-from fedcipher.federation.policy import POLICY_FILE, Policy, load_policy, policy_place
+from fedcipher.federation.policy import POLICY_FILE, Policy, load_policy, policy_path
 from fedcipher.foreign_text import show
 from fedcipher.keys.roster import read_identity
 from fedcipher.keys.store import home, locate_run, write_new
@@ -44,7 +44,7 @@ def _usual_place() -> Path:
 
 
 def _policy(options: argparse.Namespace, _: list[str]) -> int:
-    place = policy_place(_usual_place())
+    place = policy_path(_usual_place())
     if options.write:
         _write(place)
         return 0

@@ -1,1 +1,1 @@
-"""What a federation agrees on, without any framework: charter, chain of models, answers, policy, search for liars."""
+"""Federated runs, independent of a framework: charter, chain of models, answers, policy, and search for liars."""

@@ -1,14 +1,13 @@
-"""Answers as exact integers: what clients say beside an update travels as lanes of the same ciphertext.
+"""Answers as exact integers: numbers that a client sends beside its update, in lanes of the same ciphertext.
 
-A charter names every answer with its length, resolution and largest magnitude. A client turns its values into whole
-numbers of the resolution, whatever its app returned: a missing value is zero, a surplus one stays on the client, a
-value out of range saturates, NaN is zero. Each number is cut into digits that a lane carries exactly, so the sum of
-all clients' numbers comes out exact: of radix R = 2 m + 1 where a lane holds magnitudes of m, and from -m to m, so that
-a negative number needs no sign. Counts, which are 0 or 1, have lanes of their own. The number of lanes follows from
-the charter alone.
+A charter names every answer with its length, resolution and largest magnitude. A client rounds its values to multiples
+of the resolution. A missing value and NaN become zero, a surplus value stays on the client, and a value out of range
+saturates. Each number is split into digits that a lane carries exactly, so the sum of all clients' numbers is exact. If
+a lane holds magnitudes up to m, the radix is R = 2 m + 1 and digits are -m to m, so a negative number needs no sign.
+Counts, which are 0 or 1, have lanes of their own. The number of lanes follows from the charter alone.
 
-A mean is a ratio of two sums: each client multiplies its value by its number of examples, and the sum of these is
-divided by the sum of examples.
+A mean is a ratio of two sums. Each client multiplies its value by its number of examples. Readers divide the sum of the
+products by the sum of examples.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from fedcipher.errors import CharterError, ForgedAggregateError, ParameterError
 
 __all__ = ["Answer", "Lanes", "Report", "Sums", "Tally", "parse_answer"]
 
-_MOST_LENGTH = 1 << 20
-_MOST_BITS: dict[str, int] = {"mean": 40, "sum": 64}
-"""Of a magnitude in steps: that of a mean is multiplied by a weight."""
-_MOST_NAME = 1024
+_MAX_LENGTH = 1 << 20
+_MAX_BITS: dict[str, int] = {"mean": 40, "sum": 64}
+"""Bits of the largest magnitude in steps. A mean has fewer, because it is multiplied by a weight."""
+_MAX_NAME = 1024
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,11 @@ class Answer:
     name
         The metric's name in the app's reply.
     length
-        How many numbers it has; 0: a single number, not a list.
+        Number of values; 0 for a single number instead of a list.
     resolution
         The step to which each client rounds.
     largest
-        The largest magnitude; beyond it a value saturates.
+        The largest magnitude. Values beyond it saturate.
     how
         ``"mean"``, weighted by the clients' numbers of examples, or ``"sum"``.
     """
@@ -60,7 +59,10 @@ class Answer:
 
     @classmethod
     def all_of(cls, given: object, name: str, **unnamed: Any) -> list[Answer]:
-        """Answers as a caller lists them; of one that is a name ``unnamed`` is the rest. Raises `ParameterError`."""
+        """The answers that a caller lists, as `Answer` or by name alone. Raises `ParameterError`.
+
+        ``unnamed`` has the other parameters of answers that are given by name.
+        """
         return [
             answer if isinstance(answer, Answer) else cls(as_text(answer, name), **unnamed)
             for answer in several(given, name)
@@ -68,20 +70,20 @@ class Answer:
 
     def __post_init__(self) -> None:
         given: Any = self
-        if not isinstance(given.name, str) or not 1 <= len(self.name) <= _MOST_NAME or not self.name.isprintable():
-            raise ParameterError(f"an answer's name is 1 to {_MOST_NAME} printable characters, not {self.name!r}")
-        length = whole_number(given.length, f"answer {self.name!r}: length", 0, _MOST_LENGTH)
+        if not isinstance(given.name, str) or not 1 <= len(self.name) <= _MAX_NAME or not self.name.isprintable():
+            raise ParameterError(f"an answer's name has 1 to {_MAX_NAME} printable characters, unlike {self.name!r}")
+        length = whole_number(given.length, f"answer {self.name!r}: length", 0, _MAX_LENGTH)
         object.__setattr__(self, "length", length)
         for part in ("resolution", "largest"):
             value = real_number(getattr(given, part), f"answer {self.name!r}: {part}", 0, sys.float_info.max)
             if not value:
-                raise ParameterError(f"answer {self.name!r}: {part}=0 is not a positive number")
+                raise ParameterError(f"answer {self.name!r}: {part}=0 must be a positive number")
             object.__setattr__(self, part, float(value))
         if not math.isfinite(self.largest / self.resolution):
             raise ParameterError(f"answer {self.name!r}: {self.largest:g} has too many steps of {self.resolution:g}")
         if not isinstance(given.how, str) or given.how not in ("mean", "sum"):
             raise ParameterError(f"answer {self.name!r}: how={self.how!r} is neither 'mean' nor 'sum'")
-        if self.steps.bit_length() > _MOST_BITS[self.how]:
+        if self.steps.bit_length() > _MAX_BITS[self.how]:
             raise ParameterError(
                 f"answer {self.name!r}: {self.largest:g} in steps of {self.resolution:g} takes "
                 f"{self.steps.bit_length()} bits; take a coarser resolution or a smaller largest"
@@ -94,11 +96,11 @@ class Answer:
 
     @property
     def count(self) -> int:
-        """Numbers it has."""
+        """Number of values: at least 1."""
         return self.length or 1
 
     def to_values(self) -> dict[str, Any]:
-        """For a charter."""
+        """The fields of the answer, as a charter lists them."""
         return {
             "name": self.name,
             "length": self.length,
@@ -109,27 +111,27 @@ class Answer:
 
 
 def parse_answer(value: object) -> Answer:
-    """From a charter. Raises `CharterError`."""
+    """The answer of `Answer.to_values` in a charter. Raises `CharterError`."""
     if not isinstance(value, dict) or set(cast("dict[str, object]", value)) != set(Answer.__dataclass_fields__):
         raise CharterError("an answer of the charter does not have the fields that an answer has")
-    said = cast("dict[str, Any]", value)
-    if type(said["resolution"]) is not float or type(said["largest"]) is not float or type(said["name"]) is not str:
+    fields = cast("dict[str, Any]", value)
+    if any(type(fields[name]) is not kind for name, kind in (("resolution", float), ("largest", float), ("name", str))):
         raise CharterError("an answer of the charter has a field of another type")
     try:
-        return Answer(**said)
+        return Answer(**fields)
     except ParameterError as error:
         raise CharterError(f"the charter: {error}") from error
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What one client says beside an update or an evaluation, before it becomes lanes."""
+    """One client's numbers in a frame of an update or an evaluation, before they become lanes."""
 
     counted: bool
-    """False where the app failed: nothing of this client counts."""
+    """False if the app failed. Then no number of this client counts."""
     examples: float
     values: Mapping[str, Sequence[int | float]]
-    """By name, of counters and answers."""
+    """Values of counters and answers, by name."""
 
 
 @dataclass(frozen=True)
@@ -142,16 +144,16 @@ class Sums:
     """Clients whose app answered."""
     examples: int
     numbers: Mapping[str, list[float]]
-    """Sums by name, in the answers' own units; of a mean, the sum of value times examples."""
+    """Sums by name, in the answers' own units. For a mean it is the sum of value times examples."""
     drowned: tuple[tuple[str, float], ...] = ()
-    """Arrays whose noise of rounding was larger than a client's update, and the part of their mean that was applied."""
+    """Arrays whose rounding noise exceeded a client's update, each with the part of its mean that was applied."""
     kept: float | None = None
-    """How much of their updates the clients' coding kept, where frames say so (`fedcipher.federation.kept`)."""
+    """The share of their updates that the clients' coding kept (`fedcipher.federation.kept_share`); None if unknown."""
     thin: tuple[tuple[str, float], ...] = ()
-    """Arrays of which it kept less than `kept.ENOUGH`, and how much."""
+    """Arrays with a kept share below `kept_share.MIN_KEPT_SHARE`, each with that share."""
 
     def ratio(self, answer: Answer) -> list[float]:
-        """What is reported of ``answer``: the mean rounded to its resolution, or the sum."""
+        """The reported values of ``answer``: the mean, rounded to its resolution, or the sum."""
         held = self.numbers[answer.name]
         if answer.how == "sum":
             return held
@@ -161,7 +163,10 @@ class Sums:
 
 
 def part_of(sums: Sums | Report, answers: Sequence[Answer], weighted_by: str, clients: int) -> dict[str, Any]:
-    """One client's part of opened answers, so that weighted means and sums over ``clients`` such parts are right."""
+    """One client's equal part of opened answers.
+
+    Weighted means and sums over ``clients`` such parts give the opened answers.
+    """
     made: dict[str, Any] = {weighted_by: max(sums.examples, 1) / clients}
     for answer in answers:
         held = sums.ratio(answer)
@@ -172,24 +177,24 @@ def part_of(sums: Sums | Report, answers: Sequence[Answer], weighted_by: str, cl
 
 @dataclass(frozen=True)
 class Report:
-    """What readers tell of `Sums`: the ratios of the charter's answers, and nothing else."""
+    """The part of `Sums` that readers report to the server: the ratios of the charter's answers alone."""
 
     values: Mapping[str, list[float]]
 
     examples = 0
-    """Not told."""
+    """A report does not contain the number of examples."""
 
     def ratio(self, answer: Answer) -> list[float]:
-        """As `Sums.ratio`."""
+        """Like `Sums.ratio`."""
         return self.values[answer.name]
 
 
 class Lanes:
-    """The lanes of a charter's answers for one purpose, behind those that every frame has.
+    """The lanes of a frame for one purpose: those that every frame has, then those of the charter's ``answers``.
 
     ``largest_weight`` is the largest number of examples that counts, ``largest_digit`` the largest magnitude of a lane
-    (`Scheme.largest_digit`); ``counters`` are sums that Fedcipher itself carries, such as values cut to their range,
-    and ``counts`` those of which each is 0 or 1.
+    (`Scheme.largest_digit`). ``counters`` are Fedcipher's own sums, such as the number of values cut to their range.
+    ``counts`` are own sums too, but each of their values is 0 or 1. Raises `ParameterError` if two have one name.
     """
 
     def __init__(
@@ -208,32 +213,32 @@ class Lanes:
         if len(set(names)) != len(names):
             raise ParameterError(f"two answers have one name: {sorted(names)}")
         self._radix = 2 * largest_digit + 1
-        # The least and the most that a number is, and how many there are: those that are digits.
-        self._plan = [(0, largest_weight, 1)]
-        self._plan += [(-self._most(a), self._most(a), a.count) for a in self._others]
-        self._digits = [_digits_of(most, self._radix) for _, most, _ in self._plan]
+        # (minimum, maximum, count) of all numbers that are split into digits.
+        self._bounds = [(0, largest_weight, 1)]
+        self._bounds += [(-self._max_steps(a), self._max_steps(a), a.count) for a in self._others]
+        self._digits = [_digits_of(maximum, self._radix) for _, maximum, _ in self._bounds]
 
-    def _most(self, answer: Answer) -> int:
+    def _max_steps(self, answer: Answer) -> int:
         return answer.steps * (self._weight if answer.how == "mean" else 1)
 
     @property
     def counts(self) -> int:
-        """Lanes of a frame that are 0 or 1: the first."""
+        """Number of lanes that are 0 or 1. They come first in a frame."""
         return 1 + sum(answer.count for answer in self._counts)
 
     @property
     def count(self) -> int:
-        """Lanes of a frame."""
-        return self.counts + sum(d * count for d, (_, _, count) in zip(self._digits, self._plan, strict=True))
+        """Number of lanes of a frame."""
+        return self.counts + sum(d * count for d, (_, _, count) in zip(self._digits, self._bounds, strict=True))
 
     def weight(self, examples: float) -> int:
-        """The number of examples that counts: whole, at least 0, at most the largest."""
+        """The number of examples that counts: a whole number from 0 to ``largest_weight``."""
         if isinstance(examples, float) and not math.isfinite(examples):
             return self._weight if examples == math.inf else 0
         return min(max(0, round(examples)), self._weight)
 
     def encode(self, tally: Tally) -> NDArray[np.float32]:
-        """One client's lanes, float32 whole numbers: counts, then digits."""
+        """One client's lanes, a float32 array of whole numbers and shape (`count`,): counts, then digits."""
         weight = self.weight(tally.examples) if tally.counted else 0
         lanes = [int(tally.counted)]
         for answer in self._counts:
@@ -242,7 +247,7 @@ class Lanes:
         for answer in self._others:
             factor = weight if answer.how == "mean" else 1
             numbers += [factor * steps for steps in self._given(answer, tally)]
-        kinds = zip(self._digits, self._plan, strict=True)
+        kinds = zip(self._digits, self._bounds, strict=True)
         lengths = [digits for digits, (_, _, count) in kinds for _ in range(count)]
         half = self._radix // 2
         for number, digits in zip(numbers, lengths, strict=True):
@@ -255,27 +260,27 @@ class Lanes:
 
     @staticmethod
     def _given(answer: Answer, tally: Tally) -> list[int]:
-        """A client's values of ``answer`` in its steps, as many as it has."""
+        """A client's values of ``answer`` in steps: exactly ``answer.count`` of them."""
         given = list(tally.values.get(answer.name, ())) if tally.counted else []
         return [_steps(value, answer) for value in (given + [0.0] * answer.count)[: answer.count]]
 
     def decode(self, sums: Sequence[int], clients: int) -> Sums:
-        """The sums of numbers from the sums of lanes of ``clients`` frames.
+        """The sums of numbers, from the lanes' ``sums`` over ``clients`` frames.
 
         Raises `ForgedAggregateError` for sums that honest clients cannot have made.
         """
         if len(sums) != self.count:
-            raise ForgedAggregateError(f"a sum of {len(sums)} lanes, the charter's answers have {self.count}")
+            raise ForgedAggregateError(f"a sum has {len(sums)} lanes, and the charter's answers have {self.count}")
         counted, *counts = [int(n) for n in sums[: self.counts]]
         found = [(0, n, 1) for n in (counted, *counts)]
         at = self.counts
-        for digits, (least, most, count) in zip(self._digits, self._plan, strict=True):
+        for digits, (minimum, maximum, count) in zip(self._digits, self._bounds, strict=True):
             for _ in range(count):
                 number = sum(int(sums[at + k]) * self._radix**k for k in range(digits))
-                found.append((least, number, most))
+                found.append((minimum, number, maximum))
                 at += digits
-        if not all(clients * least <= number <= clients * most for least, number, most in found):
-            raise ForgedAggregateError("a lane's sum is more than its clients can have sent")
+        if not all(clients * minimum <= number <= clients * maximum for minimum, number, maximum in found):
+            raise ForgedAggregateError("a lane's sum is larger than its clients can have sent")
         examples, *rest = [number for _, number, _ in found[self.counts :]]
         numbers: dict[str, list[float]] = {}
         for answers, held in ((self._counts, counts), (self._others, rest)):
@@ -286,23 +291,23 @@ class Lanes:
         return Sums(clients, counted, examples, numbers)
 
 
-def _digits_of(most: int, radix: int) -> int:
-    """Digits of numbers of at most this magnitude."""
+def _digits_of(maximum: int, radix: int) -> int:
+    """Number of digits that hold magnitudes up to ``maximum``."""
     digits = 1
-    while (radix**digits - 1) // 2 < most:
+    while (radix**digits - 1) // 2 < maximum:
         digits += 1
     return digits
 
 
 def _steps(value: int | float, answer: Answer) -> int:
-    """A value in steps of its answer: saturated, NaN is zero."""
+    """A value in steps of its answer. It saturates, and NaN becomes zero."""
     if type(value) is int and answer.resolution == 1 and abs(value) <= answer.largest:
         return value
     if isinstance(value, float) and math.isnan(value):
         return 0
     if abs(value) >= answer.largest:
         return answer.steps if value > 0 else -answer.steps
-    # The decimal number that was written, not the float next to it: 3 in steps of 0.001 is 3000.
+    # repr gives the decimal number that was written, so 3 in steps of 0.001 is exactly 3000.
     return round(Fraction(value) / Fraction(repr(answer.resolution)))
 
 

@@ -1,8 +1,8 @@
-"""One encoding of a document: the same values give the same bytes, and other bytes are refused.
+"""The canonical encoding of a document: equal values give equal bytes, and `decode` refuses all other bytes.
 
-Canonical JSON: ASCII, keys sorted, no spaces. Two parties that hash a document must hash the same bytes, so `decode`
-accepts only what `encode` makes. It refuses repeated keys, NaN, infinities, -0.0 and texts that are not in Unicode's
-form NFC, because two spellings of one value would be two documents.
+The encoding is JSON in ASCII, with sorted keys and without spaces. Two parties that hash a document must hash the same
+bytes, so `decode` accepts only what `encode` makes. It refuses repeated keys, NaN, infinities, -0.0 and texts that are
+not in Unicode's form NFC: each would give one value two encodings.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = ["decode", "encode"]
 
-_MOST_BYTES = 64 << 20
-_MOST_DEPTH = 16
+_MAX_BYTES = 64 << 20
+_MAX_DEPTH = 16
 _WHOLE = range(-(2**63), 2**64)
-"""Whole numbers that every implementation can hold."""
+"""Whole numbers that fit in 64 bits, signed or unsigned."""
 
 
 def encode(document: object) -> bytes:
-    """The bytes of ``document``: dicts with text keys, lists, texts, whole numbers, finite floats, booleans and None.
+    """The canonical bytes of ``document``.
 
-    Raises `CharterError` for anything else.
+    A document consists of dicts with text keys, lists, texts, whole numbers, finite floats, booleans and None. Raises
+    `CharterError` for anything else.
     """
     _check(document, 0)
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode(content: bytes) -> Any:
-    """The document of ``content``. Raises `CharterError` where `encode` would not have made these bytes."""
-    if len(content) > _MOST_BYTES:
-        raise CharterError(f"a document of {len(content)} bytes, at most {_MOST_BYTES} are read")
+    """The document of ``content``. Raises `CharterError` for bytes that `encode` does not make."""
+    if len(content) > _MAX_BYTES:
+        raise CharterError(f"a document has {len(content)} bytes, at most {_MAX_BYTES} are allowed")
     try:
         document = json.loads(content, object_pairs_hook=_distinct, parse_constant=_no_constant)
     except CharterError:
@@ -43,7 +44,7 @@ def decode(content: bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise CharterError("a document is not JSON") from error
     if encode(document) != content:
-        raise CharterError("a document is not in the one encoding that it may have")
+        raise CharterError("a document is not in its canonical encoding")
     return document
 
 
@@ -55,12 +56,12 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> object:
-    raise CharterError(f"a document holds {name}, which is no number")
+    raise CharterError(f"a document has {name} where a finite number is needed")
 
 
 def _check(value: object, depth: int) -> None:
-    if depth > _MOST_DEPTH:
-        raise CharterError(f"a document is nested more than {_MOST_DEPTH} deep")
+    if depth > _MAX_DEPTH:
+        raise CharterError(f"a document is nested more than {_MAX_DEPTH} deep")
     if value is None or isinstance(value, (bool, int, float, str)):
         _check_scalar(value)
     elif isinstance(value, list):
@@ -78,7 +79,7 @@ def _check(value: object, depth: int) -> None:
 
 def _check_scalar(value: bool | int | float | str | None) -> None:
     if isinstance(value, str):
-        # ASCII is in that form, and most texts are ASCII.
+        # Fast path: ASCII is always in form NFC.
         if value.isascii():
             return
         if not unicodedata.is_normalized("NFC", value) or any("\ud800" <= c <= "\udfff" for c in value):
@@ -87,4 +88,4 @@ def _check_scalar(value: bool | int | float | str | None) -> None:
         if not math.isfinite(value) or (value == 0.0 and math.copysign(1, value) < 0):
             raise CharterError(f"{value!r} has no canonical form")
     elif value is not None and value not in _WHOLE:
-        raise CharterError("a whole number of a document is not from -2^63 to below 2^64")
+        raise CharterError("a whole number of a document is outside -2^63 to 2^64 - 1")

@@ -1,8 +1,8 @@
-"""The charter: what a run computes from private data, in one document that all clients accept before they compute.
+"""The charter: one document that states what a run computes from private data.
 
-A server that could choose a setting, a range or a model for one client would measure that client with them. So the
-charter names everything that may influence what leaves a client, its digest is bound into every tag, and no later
-message may bring anything else.
+A server that could choose a setting, a range or a model for one client could measure that client with them. So the
+charter names everything that may influence what leaves a client. All clients accept the charter before they compute,
+every frame's tag covers its digest, and no later message may bring other choices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedcipher.federation.optimiser_step import Optimiser
 from fedcipher.foreign_text import MAX_NAME, quoted
 
 __all__ = [
-    "MOST_ROUNDS",
+    "MAX_ROUNDS",
     "PURPOSES",
     "SIGNATURE_BYTES",
     "Charter",
@@ -41,18 +41,18 @@ __all__ = [
 Purpose = Literal["train", "evaluate"]
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate")
 Records = dict[str, dict[str, Any]]
-"""What an app is given beside the model: records by name, in each its values by key, as `canonical` takes them."""
+"""An app's inputs beside the model: records by name, and in each its values by key, in the form of `canonical`."""
 
 SIGNATURE_BYTES = 3309 + 64
-"""Of a signature by an identity: ML-DSA-65 and Ed25519."""
-MOST_ROUNDS = 1 << 20
-"""Of a run: its charter names the settings of each."""
+"""Length of an identity's signature: ML-DSA-65 and Ed25519."""
+MAX_ROUNDS = 1 << 20
+"""Rounds of a run. The limit bounds the charter, which lists the settings of every round."""
 _VERSION = 1
-_MOST_NAMES = 1 << 16
-_MOST_NAME = 1024
-_MOST_RUN = 2**63 - 1
+_MAX_NAMES = 1 << 16
+_MAX_NAME = 1024
+_MAX_RUN = 2**63 - 1
 _RESERVED = "fedcipher."
-"""What Fedcipher's own counters begin with."""
+"""Prefix of Fedcipher's own counters, which a charter's answers must not use."""
 _FIELDS = (
     *("fedcipher_charter", "run", "key_set", "epoch", "scheme", "record", "arrays", "first", "optimiser", "weights"),
     *("answers", "clear", "types", "rounds", "reader", "reports", "sets_models", "settings"),
@@ -61,17 +61,17 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What an app is given in round ``index`` (from 1): constant, counted from the round, or listed."""
+    """An app's inputs in each round ``index`` (from 1). A value is constant, the round plus a number, or listed."""
 
     values: Mapping[str, Mapping[str, Any]]
 
     def at(self, index: int) -> Records:
-        """The records of round ``index``. Raises `CharterError` for a round that is not listed."""
-        return {name: {key: _at(said, index) for key, said in record.items()} for name, record in self.values.items()}
+        """The records of round ``index``. Raises `CharterError` for a round that the charter does not list."""
+        return {name: {key: _at(rule, index) for key, rule in record.items()} for name, record in self.values.items()}
 
 
-def _at(said: Mapping[str, Any], index: int) -> Any:
-    ((kind, value),) = said.items()
+def _at(rule: Mapping[str, Any], index: int) -> Any:
+    ((kind, value),) = rule.items()
     if kind == "is":
         return value
     if kind == "round":
@@ -82,11 +82,11 @@ def _at(said: Mapping[str, Any], index: int) -> Any:
 
 
 Table = Sequence[Records | None]
-"""What an app is given, round by round; None where nobody is asked."""
+"""An app's inputs, round by round; None for a round in which no client is asked."""
 
 
 def table_of(rounds: Table) -> Settings:
-    """`Settings` that give ``rounds[i]`` in round i + 1. Raises `ParameterError` where records or keys differ."""
+    """`Settings` that give ``rounds[i]`` in round i + 1. Raises `ParameterError` if records or keys differ."""
     asked = [records for records in rounds if records is not None]
     if not asked:
         return Settings({})
@@ -95,7 +95,7 @@ def table_of(rounds: Table) -> Settings:
         raise ParameterError("the app is given other records or keys in one round than in another; give the same ones")
     return Settings(
         {
-            name: {key: _said([None if r is None else (r[name][key],) for r in rounds]) for key in record}
+            name: {key: _rule_of([None if r is None else (r[name][key],) for r in rounds]) for key in record}
             for name, record in first.items()
         }
     )
@@ -105,13 +105,13 @@ def _shape(records: Records) -> list[tuple[str, list[str]]]:
     return [(name, sorted(record)) for name, record in sorted(records.items())]
 
 
-def _said(values: list[tuple[Any] | None]) -> dict[str, Any]:
-    """A value or a function of the round; rounds in which nobody is asked may have any value."""
+def _rule_of(values: list[tuple[Any] | None]) -> dict[str, Any]:
+    """The rule that gives these values, round by round. It may give any value where there is None."""
     known = [(index, held[0]) for index, held in enumerate(values, 1) if held is not None]
     at, first = known[0]
     if all(type(value) is int and value - index == first - at for index, value in known) and len(known) > 1:
         return {"round": first - at}
-    # True is 1 to Python, and not to an app.
+    # Encoded, because True == 1 in Python, while an app can tell them apart.
     if all(encode(value) == encode(first) for _, value in known):
         return {"is": first}
     return {"of": [first if held is None else held[0] for held in values]}
@@ -119,16 +119,16 @@ def _said(values: list[tuple[Any] | None]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Charter:
-    """One run; every field is public.
+    """The charter of one run; every field is public.
 
-    ``run`` grows over the life of a key. ``key_set`` and ``epoch`` name the keys, ``scheme`` is `Scheme.spec`.
-    ``record`` names the record of the model, ``arrays`` its arrays as (name, NumPy type, shape), ``first`` the
-    digest of the first model. ``optimiser`` is (kind, numbers), none where the mean is the next model.
-    ``weighted_by`` is the metric that counts examples, empty where all clients weigh the same; ``largest_weight`` is
-    the largest number of examples that counts. ``weighs_each_round``: every round begins with a sum of histograms, of
-    weights among others. ``answers`` are summed, ``clear`` leaves each client in the clear.
-    ``reader`` says who opens means, models and answers. ``reports``: clients that open answers tell the server their
-    ratios. ``sets_models``: the server sets the models.
+    ``run`` is a number that grows over the life of a key. ``key_set`` and ``epoch`` name the keys, ``scheme`` is
+    `Scheme.spec`. ``record`` names the record of the model, ``arrays`` its arrays as (name, NumPy type, shape), and
+    ``first`` is the digest of the first model. ``optimiser`` is (kind, numbers); None if the mean is the next model.
+    ``weighted_by`` is the metric that counts examples, empty if all clients weigh the same. ``largest_weight`` is the
+    largest number of examples that counts. With ``weighs_each_round`` every round begins with a sum of histograms,
+    also of weights. ``answers`` are summed; metrics in ``clear`` leave each client unencrypted. ``reader`` says who
+    opens means, models and answers. With ``reports``, clients that open answers send their ratios to the server. With
+    ``sets_models`` the server sets the models.
     """
 
     run: int
@@ -154,7 +154,7 @@ class Charter:
 
     @property
     def names(self) -> list[str]:
-        """Of the model's arrays."""
+        """Names of the model's arrays."""
         return [name for name, _, _ in self.arrays]
 
     def metrics(self, purpose: Purpose) -> set[str]:
@@ -162,7 +162,7 @@ class Charter:
         return {self.weighted_by, *self.clear[purpose], *(answer.name for answer in self.answers[purpose])}
 
     def encode(self) -> bytes:
-        """The document."""
+        """The canonical document: ASCII JSON, see `fedcipher.federation.canonical`."""
         return encode(
             {
                 "fedcipher_charter": _VERSION,
@@ -193,18 +193,18 @@ class Charter:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the document."""
+        """SHA-256 of the encoded charter."""
         return digest_of(self.encode())
 
     @classmethod
     def decode(cls, content: bytes) -> Charter:
-        """From a document of outside. Raises `CharterError`."""
-        said = decode(content)
-        if not isinstance(said, dict) or sorted(cast("dict[str, Any]", said)) != sorted(_FIELDS):
+        """The charter of an encoded document, which may come from outside. Raises `CharterError`."""
+        document = decode(content)
+        if not isinstance(document, dict) or sorted(cast("dict[str, Any]", document)) != sorted(_FIELDS):
             raise CharterError("the charter does not have the fields that a charter has")
-        fields = cast("dict[str, Any]", said)
+        fields = cast("dict[str, Any]", document)
         if type(fields["fedcipher_charter"]) is not int or fields["fedcipher_charter"] != _VERSION:
-            raise CharterError(f"a charter of version {fields['fedcipher_charter']!r}, {_VERSION} is known")
+            raise CharterError(f"the charter has version {fields['fedcipher_charter']!r}, this build reads {_VERSION}")
         try:
             made = _parse(fields)
             same = made.encode() == content
@@ -216,14 +216,14 @@ class Charter:
             raise CharterError("a field of the charter is of another type")
         return made
 
-    def binding(self, what: Purpose | Literal["measure"], position: bytes, index: int) -> bytes:
-        """What a frame's tag names: this charter, where the model stands, and what the app was told in the round."""
+    def associated_data(self, what: Purpose | Literal["measure"], position: bytes, index: int) -> bytes:
+        """Digest that a frame's tag covers: this charter, the frame's purpose, the model's position, and the round."""
         parts = [b"fedcipher frame 1", self.digest, what.encode(), position, index.to_bytes(8, "little")]
         return digest_of(*parts)
 
 
 def digest_of(*parts: bytes) -> bytes:
-    """SHA-256 of parts, each behind its length."""
+    """SHA-256 of the parts, each preceded by its length."""
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(len(part).to_bytes(8, "little"))
@@ -249,7 +249,7 @@ def arrays_digest(names: Sequence[str], arrays: Sequence[NDArray[Any]]) -> bytes
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists: what `canonical` takes."""
+    """``value`` with lists in place of tuples, as `canonical` requires."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):
@@ -259,9 +259,9 @@ def _plain(value: Any) -> Any:
 
 def _parse(fields: dict[str, Any]) -> Charter:
     weights = _keys(fields["weights"], "weights", ("equal", "by", "largest", "each_round"))
-    arrays = [_array(given) for given in _list(fields["arrays"], "arrays", _MOST_NAMES)]
+    arrays = [_array(given) for given in _list(fields["arrays"], "arrays", _MAX_NAMES)]
     if not arrays or len({name for name, _, _ in arrays}) != len(arrays):
-        raise CharterError(f"the charter's {len(arrays)} arrays do not have 1 to {_MOST_NAMES} different names")
+        raise CharterError(f"the charter's {len(arrays)} arrays do not have 1 to {_MAX_NAMES} different names")
     _distinct_answers(fields["answers"])
     by_purpose = {part: _keys(fields[part], part, PURPOSES) for part in ("answers", "clear", "types", "settings")}
     scheme = _keys(fields["scheme"], "scheme", ("scheme", "params", "codec"))
@@ -269,9 +269,9 @@ def _parse(fields: dict[str, Any]) -> Charter:
     if reader not in ("clients", "server"):
         raise CharterError("the charter's reader is neither clients nor server")
     return Charter(
-        run=_whole(fields["run"], "run", 1, _MOST_RUN),
+        run=_whole(fields["run"], "run", 1, _MAX_RUN),
         key_set=_text(fields["key_set"], "key_set"),
-        epoch=_whole(fields["epoch"], "epoch", 0, _MOST_RUN),
+        epoch=_whole(fields["epoch"], "epoch", 0, _MAX_RUN),
         scheme=scheme,
         record=_text(fields["record"], "record"),
         arrays=arrays,
@@ -284,7 +284,7 @@ def _parse(fields: dict[str, Any]) -> Charter:
         answers={p: [parse_answer(a) for a in _list(by_purpose["answers"][p], "answers", 4096)] for p in PURPOSES},
         clear={p: [_text(n, "clear") for n in _list(by_purpose["clear"][p], "clear", 4096)] for p in PURPOSES},
         types={p: _text(by_purpose["types"][p], "types") for p in PURPOSES},
-        rounds=_whole(fields["rounds"], "rounds", 1, MOST_ROUNDS),
+        rounds=_whole(fields["rounds"], "rounds", 1, MAX_ROUNDS),
         reader=reader,
         reports=_truth(fields["reports"], "reports"),
         sets_models=sets_models,
@@ -303,34 +303,34 @@ def _optimiser(given: Any, scheme: dict[str, Any], *, sets_models: bool) -> tupl
     if given is None:
         return None
     kind, numbers = _list(given, "optimiser", 2)
-    said = _text(kind, "optimiser"), tuple(_float(x, "optimiser") for x in _list(numbers, "optimiser", 16))
+    found = _text(kind, "optimiser"), tuple(_float(x, "optimiser") for x in _list(numbers, "optimiser", 16))
     try:
-        Optimiser(*said)
+        Optimiser(*found)
     except ParameterError as error:
         raise CharterError(f"the charter's optimiser: {error}") from error
     if sets_models or scheme["codec"]["target"] != "delta":
-        raise CharterError("the charter has an optimiser, and clients make its step of changes of the model only")
-    return said
+        raise CharterError("the charter has an optimiser, and clients apply an optimiser only to changes of the model")
+    return found
 
 
 def _settings(given: Any) -> Settings:
     values: dict[str, dict[str, Any]] = {}
     for name, record in _dict(given, "settings").items():
         values[_text(name, "settings")] = {
-            _text(key, "settings"): _setting(said) for key, said in _dict(record, "settings").items()
+            _text(key, "settings"): _setting(rule) for key, rule in _dict(record, "settings").items()
         }
     return Settings(values)
 
 
-def _setting(said: Any) -> dict[str, Any]:
-    held = _dict(said, "settings")
+def _setting(given: Any) -> dict[str, Any]:
+    held = _dict(given, "settings")
     if len(held) != 1 or next(iter(held)) not in ("is", "round", "of"):
         raise CharterError("a setting of the charter is neither a value nor a function of the round")
     ((kind, value),) = held.items()
     if kind == "round":
-        _whole(value, "settings", -MOST_ROUNDS, MOST_ROUNDS)
+        _whole(value, "settings", -MAX_ROUNDS, MAX_ROUNDS)
     if kind == "of":
-        _list(value, "settings", MOST_ROUNDS)
+        _list(value, "settings", MAX_ROUNDS)
     return held
 
 
@@ -348,7 +348,7 @@ def _array(given: Any) -> tuple[str, str, tuple[int, ...]]:
 def _keys(given: Any, what: str, names: Sequence[str]) -> dict[str, Any]:
     held = _dict(given, what)
     if sorted(held) != sorted(names):
-        raise CharterError(f"{what} of the charter does not have the fields that it has to have")
+        raise CharterError(f"{what} of the charter does not have its fields: {', '.join(names)}")
     return held
 
 
@@ -358,15 +358,15 @@ def _dict(given: Any, what: str) -> dict[str, Any]:
     return cast("dict[str, Any]", given)
 
 
-def _list(given: Any, what: str, most: int) -> list[Any]:
-    if not isinstance(given, list) or len(cast("list[Any]", given)) > most:
-        raise CharterError(f"{what} of the charter is no list of at most {most}")
+def _list(given: Any, what: str, maximum: int) -> list[Any]:
+    if not isinstance(given, list) or len(cast("list[Any]", given)) > maximum:
+        raise CharterError(f"{what} of the charter is not a list of at most {maximum} values")
     return cast("list[Any]", given)
 
 
-def _whole(given: Any, what: str, least: int, most: int) -> int:
-    if type(given) is not int or not least <= given <= most:
-        raise CharterError(f"{what} of the charter is no whole number from {least} to {most}")
+def _whole(given: Any, what: str, minimum: int, maximum: int) -> int:
+    if type(given) is not int or not minimum <= given <= maximum:
+        raise CharterError(f"{what} of the charter is not a whole number from {minimum} to {maximum}")
     return given
 
 
@@ -383,15 +383,15 @@ def _truth(given: Any, what: str) -> bool:
 
 
 def _text(given: Any, what: str) -> str:
-    if not isinstance(given, str) or not 1 <= len(given) <= _MOST_NAME or not given.isprintable():
+    if not isinstance(given, str) or not 1 <= len(given) <= _MAX_NAME or not given.isprintable():
         shown = quoted(repr(given), MAX_NAME)
         raise CharterError(
-            f"{shown} in the {what} of the charter is not a text of 1 to {_MOST_NAME} printable characters"
+            f"{shown} in the {what} of the charter is not a text of 1 to {_MAX_NAME} printable characters"
         )
     return given
 
 
 def _hex(given: Any, what: str) -> str:
     if not isinstance(given, str) or not re.fullmatch("[0-9a-f]{64}", given):
-        raise CharterError(f"{what} of the charter is no SHA-256")
+        raise CharterError(f"{what} of the charter is not a SHA-256 of 64 hexadecimal digits")
     return given

@@ -1,7 +1,7 @@
-"""A run's metrics for whoever has a client's key: the encrypted sums of its folder, opened as the folder grows.
+"""A run's metrics for the holder of a client's key: opens the encrypted sums of the run's folder as the folder grows.
 
-The server sees no metrics of a run that it does not open. The sums of what clients answered lie in the run's folder,
-beside the aggregates, and open in the order in which they were made.
+The server sees no metrics of a run whose sums it does not open. The sums of the clients' answers are in the run's
+folder, beside the aggregates. They open in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ from fedcipher.schemes import Decryptor, Scheme
 __all__ = ["Aggregate", "Curves", "OpenedRound"]
 
 Aggregate = Callable[[Sums, Sequence[Answer], str], dict[str, Any]]
-"""What a strategy makes of opened answers: from their sums, the charter's answers, and the metric of weights."""
+"""A strategy's aggregation of metrics: from opened sums, the charter's answers, and the name of the weight metric."""
 
 _REFUSED = (FrameError, RoundError, DecryptError)
 
 
 @dataclass(frozen=True)
 class OpenedRound:
-    """What was opened of one of the run's rounds."""
+    """The opened sums of one of the run's rounds."""
 
     train: Sums | None = None
-    """What the clients of its aggregate answered; none where there is no aggregate, or its frames have no answers."""
+    """Answers of the clients in the aggregate; None without an aggregate, or if its frames have no answers."""
     evaluate: Sums | None = None
+    """Answers of the clients in the evaluation; None if it was not opened."""
     model: str = ""
-    """SHA-256 of the model that the round ended with, or evaluated."""
+    """SHA-256 (hexadecimal) of the model that the round ended with, or evaluated."""
 
 
 class Curves:
-    """The metrics of the run in ``folder``, for the holder of a client's key: its file, or its engine.
+    """The metrics of the run in ``folder``, for the holder of a client's key.
 
-    A key file opens in memory: the client's own ledgers stay as they are. An engine remembers what it has opened and
-    opens nothing older than that, so read often while the client trains; `missed` has the rounds that came too late.
-    ``train`` and ``evaluate`` aggregate as the app's strategy does (`fedcipher.adapters.flower.aggregate_by`); without
-    them a metric is the mean of the clients'. Raises `RunError` where the run is of other keys, and what a key file or
-    engine raises.
+    ``key`` is the path of a key file, or an `Engine`. A key file opens sums in memory and leaves the client's own
+    ledgers unchanged. An engine remembers the newest sum that it has opened and opens no older one. So call `read`
+    often while the client trains; `missed` lists the rounds that were read too late.
+
+    ``train`` and ``evaluate`` aggregate metrics like the app's strategy (`fedcipher.adapters.flower.aggregate_by`).
+    Without them a metric is the mean over the clients. Raises what `load_client` or an engine raises.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Curves:
         else:
             self.scheme, secret = load_client(key)
             self.decryptor = _in_memory(self.scheme, secret)
-        # A dashboard asks from several threads.
+        # A dashboard calls from several threads.
         self._lock = threading.Lock()
         self._charter: Charter | None = None
         self._decryptor: Decryptor | None = None
@@ -77,32 +79,32 @@ class Curves:
         self._stuck: tuple[int, int] | None = None
         self._made: dict[tuple[int, Purpose], tuple[Sums, dict[str, Any]]] = {}
         self.rounds: dict[int, OpenedRound] = {}
-        """What has been opened, by the run's round."""
+        """Opened rounds, by the run's round number."""
         self.missed: dict[int, str] = {}
-        """Rounds of which a sum did not open, and why."""
+        """Rounds with a sum that did not open, and why."""
 
     @property
     def charter(self) -> Charter | None:
-        """The run's; none before `read`."""
+        """The run's charter; None before `read`."""
         return self._charter
 
     @property
     def arrays(self) -> list[Any] | None:
-        """The newest model that was opened; none before there is one."""
+        """The newest opened model, one array for each of the charter's; None before the first step."""
         return None if self._chain is None or self._chain.at_first_model else self._chain.model
 
     def read(self) -> dict[int, OpenedRound]:
-        """Open what has come since the last time; all rounds that are opened, by their number in the run.
+        """Open the sums that were added since the last call. Returns all opened rounds by their number in the run.
 
-        Raises `RunError`, and what an engine raises that cannot be reached.
+        Raises `RunError` if the run has other keys or its folder cannot be read, and what an unreachable engine raises.
         """
         with self._lock:
             run = read_run(self._folder)
             if run.scheme_spec != json.loads(json.dumps(self.scheme.spec())):
-                raise RunError(f"the run {self._folder} is of other keys: scheme, parameters or codec differ")
+                raise RunError(f"the run {self._folder} has other keys: scheme, parameters or codec differ")
             if self._charter is None or self._charter.digest != run.charter.digest or self._withdrawn(run):
                 self._begin(run.charter)
-            # Where the server sets the models it opens all sums itself, and its journal has the metrics.
+            # If the server sets the models, it opens all sums itself and writes the metrics into its journal.
             if not run.charter.sets_models and (run.count or run.evaluations()):
                 self._follow(run)
             return dict(self.rounds)
@@ -114,7 +116,7 @@ class Curves:
         self.missed.clear()
 
     def _withdrawn(self, run: StoredRun) -> bool:
-        """Whether the server has taken back a step that was opened here, or that did not open."""
+        """Whether the server has withdrawn a step that this object opened or failed to open."""
         if self._stuck is not None:
             step, number = self._stuck
             if run.count < step or run.round_of(step) != number:
@@ -132,31 +134,31 @@ class Curves:
 
     def _step(self, run: StoredRun, chain: Chain, step: int) -> None:
         number = run.round_of(step)
-        frames = [self._own(frame) for frame in run.step(step)]
+        frames = [self._for_key(frame) for frame in run.step(step)]
         try:
             opened = chain.step(self._opener, frames, number)
         except _REFUSED as error:
             self._stuck = step, number
-            self.missed[number] = f"its aggregate does not open, nor does what follows ({error})"
+            self.missed[number] = f"its aggregate and all later ones do not open ({error})"
             return
         self._steps.append(number)
-        self._know(number, train=opened.answers, model=self._model(chain))
+        self._add(number, train=opened.answers, model=self._model(chain))
 
     def _evaluations(self, run: StoredRun, chain: Chain) -> None:
-        """Open the evaluations of the chain's present position."""
+        """Open the evaluations of the chain's current position."""
         here = sorted(number for number, step in run.evaluations().items() if step == len(self._steps))
         for number in here:
             known = self.rounds.get(number)
             if self._stuck is not None or number in self.missed or (known and known.evaluate is not None):
                 continue
             try:
-                sums = chain.open_answers(self._opener, self._own(run.evaluation(number)), number)
+                sums = chain.open_answers(self._opener, self._for_key(run.evaluation(number)), number)
             except _REFUSED as error:
-                self.missed[number] = f"its evaluation does not open any more ({error})"
+                self.missed[number] = f"its evaluation no longer opens ({error})"
                 continue
-            self._know(number, evaluate=sums, model=self._model(chain))
+            self._add(number, evaluate=sums, model=self._model(chain))
 
-    def _know(self, number: int, **found: Any) -> None:
+    def _add(self, number: int, **found: Any) -> None:
         self.rounds[number] = replace(self.rounds.get(number, OpenedRound()), **found)
 
     @property
@@ -164,23 +166,23 @@ class Curves:
         assert self._decryptor is not None
         return self._decryptor
 
-    def _own(self, frame: bytes) -> bytes:
-        """A frame as the engine's client is sent it: an engine opens one form of it only."""
+    def _for_key(self, frame: bytes) -> bytes:
+        """The frame in the form that an engine opens: addressed to the engine's client."""
         return addressed(self.scheme, frame, self._key.client) if isinstance(self._key, Engine) else frame
 
     @staticmethod
     def _model(chain: Chain) -> str:
         return arrays_digest(chain.charter.names, chain.model).hex()
 
-    # --- what a record has -------------------------------------------------------------------
+    # --- values for a round's record ---------------------------------------------------------
 
     def metrics(self, number: int) -> dict[str, dict[str, Any]]:
-        """`RoundRecord.metrics` of the run's round ``number``, as far as it was opened."""
+        """`RoundRecord.metrics` of the run's round ``number``, from the sums that were opened."""
         made: dict[str, dict[str, Any]] = {}
         for purpose in PURPOSES:
             sums = self._sums(number, purpose)
             if sums is not None and self._charter is not None and self._charter.answers[purpose]:
-                # A page asks again and again for all rounds.
+                # Cached, because a page asks for all rounds at every refresh.
                 before, held = self._made.get((number, purpose), (None, {}))
                 if before is not sums:
                     held = self._aggregated(self._charter, sums, purpose)
@@ -189,7 +191,7 @@ class Curves:
         return made
 
     def counted(self, number: int) -> dict[str, float]:
-        """`RoundRecord.counted` of the run's round ``number``, as far as it was opened."""
+        """`RoundRecord.counted` of the run's round ``number``, from the sums that were opened."""
         made: dict[str, float] = {}
         for purpose in PURPOSES:
             sums = self._sums(number, purpose)
@@ -197,17 +199,17 @@ class Curves:
         return made
 
     def losses(self, record: RoundRecord) -> list[str]:
-        """What is not in the sums that were opened of ``record``'s round."""
+        """Warnings about values that are missing from the opened sums of ``record``'s round."""
         sums = {purpose: self._sums(record.round, purpose) for purpose in PURPOSES}
         return [lost for purpose in PURPOSES for lost in losses(sums[purpose], purpose, record.elements)]
 
     def filled(self, record: RoundRecord) -> RoundRecord:
-        """``record`` with what was opened of its round; what the server has seen itself goes before."""
+        """``record`` with the opened values of its round. Values that the server recorded itself take precedence."""
         metrics = {**self.metrics(record.round), **{part: held for part, held in record.metrics.items() if held}}
         return replace(record, metrics=metrics, counted={**self.counted(record.round), **record.counted})
 
     def notice(self) -> str:
-        """One line on the rounds that did not open; empty where all did."""
+        """One line about the rounds that did not open; empty if all opened."""
         if not self.missed:
             return ""
         first = min(self.missed)
@@ -222,7 +224,7 @@ class Curves:
         try:
             return dict((self.aggregates[purpose] or _means)(sums, charter.answers[purpose], charter.weighted_by))
         except Exception as error:
-            raise StrategyError(f"the function that aggregates metrics has failed: {error}") from error
+            raise StrategyError(f"the function that aggregates metrics failed: {error}") from error
 
 
 def _in_memory(scheme: Scheme, key: Any) -> Callable[[], Decryptor]:
@@ -230,6 +232,6 @@ def _in_memory(scheme: Scheme, key: Any) -> Callable[[], Decryptor]:
 
 
 def _means(sums: Sums, answers: Sequence[Answer], weighted_by: str) -> dict[str, Any]:
-    """Of each answer the clients' mean, and of one that is summed one client's part."""
+    """The mean over the clients of each answer. For a summed answer it is the sum divided by the number of clients."""
     made = part_of(sums, answers, weighted_by, sums.clients)
     return {answer.name: made[answer.name] for answer in answers}

@@ -1,7 +1,7 @@
-"""The passes over an update's values that `fedcipher.federation.coding` is made of: native ones, and a GPU's.
+"""The array operations of `fedcipher.federation.coding`, in native code and on a GPU.
 
-Both make the same values to the bit: butterflies run in one order, divisions and steps are those of IEEE 754, and no
-operations are fused. Sums may differ in their last bits on a GPU; each client counts its own.
+Both compute the same values to the bit: butterflies run in one order, divisions and steps follow IEEE 754, and no
+operations are fused. Only sums may differ in their last bits on a GPU. Each client uses sums of its own update only.
 """
 
 from __future__ import annotations
@@ -19,49 +19,52 @@ from fedcipher.tensors import is_on_gpu, torch_of, with_numpy
 
 __all__ = ["Kernels", "OnDevice", "kernels_of", "split"]
 
-_MOST_BLOCK = 4096
-"""As ``rotation::MOST_BLOCK``."""
+_MAX_BLOCK = 4096
+"""Same value as ``rotation::MAX_BLOCK`` in Rust."""
 _DRAWN = 1 << 26
-"""Values whose draws are on a GPU at a time."""
+"""Number of values whose random draws are on a GPU at one time."""
 
 
 class Kernels(Protocol):
-    """Arrays are flat, float32 and finite; a row is several arrays behind each other."""
+    """The operations. Arrays are flat, float32 and finite. A row is a concatenation of arrays."""
 
     def flat(self, x: Any) -> Any:
-        """``x`` in one dimension."""
+        """``x`` with shape (number of values,)."""
         ...
 
     def divided(self, arrays: Sequence[Any], divisors: Sequence[float]) -> Any:
-        """All arrays in a row, each over its own number."""
+        """All arrays concatenated, each divided by its own divisor."""
         ...
 
     def rotated(self, row: Any, seed: bytes, *, back: bool) -> Any:
-        """A row turned by the rotation that ``seed`` draws, or turned back. The row itself is spent."""
+        """A row rotated by the rotation of ``seed``, or rotated back. May overwrite the row."""
         ...
 
     def cut(self, row: Any, lengths: Sequence[int], ends: Sequence[float]) -> tuple[Any, list[int], Any | None]:
-        """A row in its ranges, how many values of each array were beyond, and what was. The row itself is spent."""
+        """A row clipped to -``ends`` to ``ends``, the number of clipped values of each array, and the cut part.
+
+        If nothing was cut, None stands for the cut part. May overwrite the row.
+        """
         ...
 
     def whole_steps(self, values: Any, step: float, *, at_random: bool, draws: bytes, stream: int) -> Any:
-        """The nearest whole steps, or one beside at random. The values themselves are spent."""
+        """Values rounded to the nearest multiple of ``step``, or at random to one of two. May overwrite the values."""
         ...
 
     def multiplied(self, values: Any, factor: float) -> Any:
-        """In double precision; what is beyond float32 ends where that does. The values themselves are spent."""
+        """Values times ``factor``, computed in double precision and clipped to float32. May overwrite the values."""
         ...
 
     def dot(self, x: Any, y: Any) -> float:
-        """The sum of products."""
+        """The dot product of two arrays."""
         ...
 
     def mean_square(self, x: Any) -> float:
-        """0 of no values."""
+        """The mean of the squares; 0 for an empty array."""
         ...
 
     def nearest_squares(self, values: Any, step: float) -> Sequence[float]:
-        """Mean squares of values, of their nearest whole steps, and of what lies between."""
+        """Mean squares of values, of their nearest multiples of ``step``, and of the differences."""
         ...
 
 
@@ -99,7 +102,7 @@ class _Native:
 
 
 class OnDevice:
-    """By the operations that PyTorch and numpy have alike; ``xp`` is one of them."""
+    """`Kernels` made of operations that PyTorch and NumPy share; ``xp`` is one of the two modules."""
 
     def __init__(self, xp: Any, device: Any = None) -> None:
         self._xp, self._device = xp, device
@@ -113,7 +116,7 @@ class OnDevice:
 
     def rotated(self, row: Any, seed: bytes, *, back: bool) -> Any:
         count = len(row)
-        block = min(_MOST_BLOCK, 1 << (count.bit_length() - 1)) if count else 1
+        block = min(_MAX_BLOCK, 1 << (count.bit_length() - 1)) if count else 1
         whole, last = count // block * block, count - block
         if not back:
             row = self._joined(self._transformed(row[:whole] * self._signs(seed, 0, whole), block), row[whole:])
@@ -128,7 +131,7 @@ class OnDevice:
         return self._xp.concatenate([first, second]) if len(second) else first
 
     def _transformed(self, values: Any, block: int) -> Any:
-        """As ``rotation::hadamard``, of strided blocks."""
+        """The Hadamard transform of each block, like ``rotation::hadamard`` in Rust."""
         level = 1
         while level < block:
             pairs = values.reshape(block // (2 * level), 2, level, -1)
@@ -155,7 +158,7 @@ class OnDevice:
         made: list[Any] = []
         for at in range(0, len(values), _DRAWN):
             some = values[at : at + _DRAWN]
-            # Drawn for both ways, which take the same work.
+            # Drawn also without random rounding, so that both ways take the same work.
             words = _native.key_stream(draws, prefix, at // 4, -(-len(some) // 4)).view(np.uint32)[: len(some)]
             shift = self._wide(self._moved(words.view(np.int32))) * 2.0**-32
             shift = shift + self._xp.asarray(shift < 0, dtype=self._xp.float64)
@@ -186,17 +189,17 @@ class OnDevice:
         return self._xp.asarray(x, dtype=self._xp.float64)
 
     def _moved(self, x: Any) -> Any:
-        """An array of numpy, where the values are."""
+        """A NumPy array, moved to the device of the values."""
         return x if self._device is None else self._xp.from_numpy(x).to(self._device)
 
     def _scalar(self, value: float, *, wide: bool = False) -> Any:
-        """Where the values are: PyTorch multiplies by the inverse of a divisor that is on the host."""
+        """A scalar on the device of the values. PyTorch would replace a host divisor by a product with its inverse."""
         dtype = self._xp.float64 if wide else self._xp.float32
         return self._xp.asarray(float(value), dtype=dtype, **({} if self._device is None else {"device": self._device}))
 
 
 def split(row: Any, lengths: Sequence[int]) -> list[Any]:
-    """The arrays of a row, where they lie."""
+    """The arrays of a row, as views."""
     return [row[start:end] for start, end in pairwise(np.cumsum([0, *lengths]))]
 
 
@@ -204,7 +207,7 @@ _NATIVE = _Native()
 
 
 def kernels_of(update: Sequence[Any]) -> tuple[Kernels, list[Any]]:
-    """Where the values of ``update`` are worked on, and its arrays there: on the GPU that all of them are on."""
+    """The kernels for ``update``, and its arrays on their device: a GPU if all arrays are on it, else the host."""
     if update and all(is_on_gpu(x) for x in update):
         tensors = [torch_of(x) for x in update]
         if len({x.device for x in tensors}) == 1 and tensors[0].is_cuda:

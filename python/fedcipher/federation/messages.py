@@ -1,6 +1,6 @@
-"""Messages between a run's server and its clients, apart from whatever carries them.
+"""Messages between a run's server and its clients, independent of the transport.
 
-A message has named records, as Flower's messages have: arrays, settings or metrics. An adapter carries them either
+A message has named records, like Flower's messages: arrays, settings or metrics. An adapter transports them either
 record by record, or as the bytes of `Message.to_bytes`. docs/reference/protocol.md lists the records and their fields.
 """
 
@@ -59,47 +59,47 @@ __all__ = [
 
 PREFIX = "fedcipher."
 CONFIG = PREFIX + "round"
-"""Settings of a message: `fedcipher.federation.round_settings.RoundSettings`."""
+"""Settings record of a message: `fedcipher.federation.round_settings.RoundSettings`."""
 METRICS = PREFIX + "metrics"
-"""Metrics of a reply: seconds of work that does not depend on data. The server removes them before a strategy."""
+"""Metrics record of a reply: seconds of work that does not depend on data. A strategy does not get this record."""
 CONTEXT = PREFIX + "context"
-"""Settings of a reply: the digest of what the app was given beside the charter."""
+"""Settings record of a reply: the digest of the app's inputs that the charter does not list."""
 CLEAR = PREFIX + "clear"
-"""Metrics of a reply: those that charter and client configuration let leave in the clear."""
+"""Metrics record of a reply: unencrypted metrics, which the charter and the client's configuration allow."""
 REPORT = PREFIX + "report"
-"""Settings of a message that asks a reader for a report, and of the reply with the report."""
+"""Settings record of a message that asks a reader for a report, and of the reply with the report."""
 EVALUATION = PREFIX + "evaluation"
-"""Arrays of such a message, and their one array: the sum of an evaluation's answers."""
+"""Arrays record of a message that asks for a report, and name of its one array: the sum of an evaluation's answers."""
 COMMITTEE = PREFIX + "committee"
-"""Arrays or settings of a message to a member of the committee, and of the member's reply."""
+"""Arrays or settings record of a message to a member of the committee, and of the member's reply."""
 QUERY = PREFIX + "query"
-"""Settings of a query: its charter, and the round's plan."""
+"""Settings record of a query: its charter, and the round's plan."""
 UPDATE = PREFIX + "update"
-"""Array of a reply: the client's frame."""
+"""Name of an array in a reply: the client's frame."""
 REFUSED = PREFIX + "refused"
-"""Settings of a reply: the text of a refusal, where a framework has no errors of its own."""
+"""Settings record of a reply: the text of a refusal, if the framework has no errors of its own."""
 RECORD = "arrays"
-"""Arrays of an answer to a query."""
+"""Arrays record of a reply to a query."""
 REQUEST, ANSWER = PREFIX + "request", PREFIX + "answer"
-"""Arrays of `COMMITTEE`: what a member is asked, and its answer."""
+"""Names of arrays in `COMMITTEE`: the request to a member, and the member's answer."""
 PARTY, PREKEY = "party", "prekey"
-"""A member's number and its prekey for what comes next, in what it says of itself; the prekey is beside answers too."""
+"""Names of a member's number and of its next prekey in the member's reply. Answers have the prekey too."""
 AGGREGATE_PREFIX = PREFIX + "aggregate."
-"""Arrays of a message: sums by step and group, to be applied in order."""
+"""Prefix of arrays in a message: sums by step and group, to be applied in order."""
 
 _FRAME = "an encrypted frame; SecureStrategy(opener=...) and `fedcipher open` read models"
-"""The serialisation of a frame: its bytes as they are. Whoever reads a frame as numbers is told this text."""
+"""Serialisation type of a frame: raw bytes. A program that reads a frame as numbers shows this text in its error."""
 _DIGITS, _GROUP_DIGITS = 8, 4
 _KINDS = "biuf"
 _VERSION = 1
 _CATEGORIES = ("train", "evaluate", "query")
 _LENGTH = 8
-"""Bytes of the head's length, which a message of bytes begins with."""
+"""Bytes of the length of the head. An encoded message begins with this length."""
 
 
 @dataclass(frozen=True)
 class PackedArray:
-    """An array as bytes: in NumPy's own format, or a frame."""
+    """An array as bytes: in NumPy's file format, or a frame."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -108,11 +108,11 @@ class PackedArray:
 
 
 class Arrays(dict[str, PackedArray]):
-    """A record of arrays by name, in their order."""
+    """A record of arrays by name; their order counts."""
 
 
 class Config(dict[str, Any]):
-    """A record of settings: numbers, texts, truth values, bytes, or lists of one of these."""
+    """A record of settings: numbers, texts, booleans, bytes, or lists of one of these types."""
 
 
 class Metrics(dict[str, Any]):
@@ -130,9 +130,9 @@ _RECORDS: dict[str, type[Arrays] | type[Config] | type[Metrics]] = {
 
 @dataclass
 class Message:
-    """A message to or from ``node``. ``type`` is what Flower calls a message type, such as ``train``.
+    """A message to or from ``node``. ``type`` is Flower's message type, such as ``train``.
 
-    ``place`` names the record that a strategy wants the model in, before a run has put it there; it does not travel.
+    ``place`` is the name of the record in which a strategy expects the model. It is not sent.
     """
 
     node: int
@@ -141,35 +141,35 @@ class Message:
     place: str = ""
 
     def to_bytes(self) -> bytes:
-        """Type and content, for whatever carries bytes only. Raises `FrameError` for a value of another kind."""
+        """The type and content as bytes, for a transport of bytes. Raises `FrameError` for values of other types."""
         blobs: list[bytes] = []
-        said = [[name, *_said(record, blobs)] for name, record in self.content.items()]
-        head = json.dumps({"fedcipher_message": _VERSION, "type": self.type, "records": said}).encode()
+        records = [[name, *_encoded(record, blobs)] for name, record in self.content.items()]
+        head = json.dumps({"fedcipher_message": _VERSION, "type": self.type, "records": records}).encode()
         return b"".join([len(head).to_bytes(_LENGTH, "little"), head, *blobs])
 
     @classmethod
     def parse(cls, raw: bytes, node: int = 0) -> Message:
-        """From `to_bytes`. Raises `FrameError` for anything else."""
+        """The message of `to_bytes`, from ``node``. Raises `FrameError` for other bytes."""
         size = int.from_bytes(raw[:_LENGTH], "little")
         if len(raw) < _LENGTH or size > min(len(raw) - _LENGTH, MAX_INDEX):
-            raise FrameError("the bytes are no message: they do not begin with the length of a head")
+            raise FrameError("the bytes are not a message: they do not begin with the length of a head")
         try:
             head: Any = parse_json(raw[_LENGTH : _LENGTH + size])
             if head["fedcipher_message"] != _VERSION or type(head["type"]) is not str:
                 raise ValueError("another version")
             blobs = _Blobs(memoryview(raw)[_LENGTH + size :])
-            content: Content = {_text(name): _record(kind, said, blobs) for name, kind, said in head["records"]}
+            content: Content = {_text(name): _decoded(kind, encoded, blobs) for name, kind, encoded in head["records"]}
             blobs.check_empty()
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise FrameError("the bytes are no message of this version, or they are damaged") from error
+            raise FrameError("the bytes are not a message of this version, or they are damaged") from error
         return cls(node, head["type"], content)
 
 
 @dataclass
 class Reply:
-    """What came back from ``node``: content, or the ``error`` that its framework reports.
+    """A reply from ``node``: its content, or the ``error`` that the framework reports.
 
-    ``reference`` is that of a refusal of ours, under which the client's own log has the cause.
+    ``reference`` is the reference of a refusal, if the reply is one. The client's own log has the cause under it.
     """
 
     node: int
@@ -182,14 +182,14 @@ class Reply:
 
 
 class _Blobs:
-    """The bytes behind a head, taken in order."""
+    """The bytes after a head, read in order."""
 
     def __init__(self, left: memoryview) -> None:
         self._left = left
 
     def take(self, size: object) -> bytes:
         if type(size) is not int or not 0 <= size <= len(self._left):
-            raise ValueError("more bytes are named than there are")
+            raise ValueError("the head names more bytes than there are")
         taken, self._left = bytes(self._left[:size]), self._left[size:]
         return taken
 
@@ -198,17 +198,17 @@ class _Blobs:
             raise ValueError("bytes are left over")
 
 
-def _said(record: Arrays | Config | Metrics, blobs: list[bytes]) -> tuple[str, list[Any]]:
+def _encoded(record: Arrays | Config | Metrics, blobs: list[bytes]) -> tuple[str, list[Any]]:
     if isinstance(record, Arrays):
         blobs.extend(array.data for array in record.values())
         return "arrays", [[k, a.dtype, list(a.shape), a.stype, len(a.data)] for k, a in record.items()]
     kind = "config" if isinstance(record, Config) else "metrics"
-    return kind, [[name, _said_value(value, blobs)] for name, value in record.items()]
+    return kind, [[name, _encoded_value(value, blobs)] for name, value in record.items()]
 
 
-def _said_value(value: Any, blobs: list[bytes]) -> Any:
+def _encoded_value(value: Any, blobs: list[bytes]) -> Any:
     if isinstance(value, list):
-        return {"list": [_said_value(item, blobs) for item in cast("list[Any]", value)]}
+        return {"list": [_encoded_value(item, blobs) for item in cast("list[Any]", value)]}
     if isinstance(value, bytes):
         blobs.append(value)
         return {"bytes": len(value)}
@@ -216,54 +216,54 @@ def _said_value(value: Any, blobs: list[bytes]) -> Any:
         return {"float": value.hex()}
     if isinstance(value, (bool, int, str)):
         return value
-    raise FrameError(f"a message carries no value of type {type(value).__name__}")
+    raise FrameError(f"a message cannot have a value of type {type(value).__name__}")
 
 
-def _record(kind: Any, said: Any, blobs: _Blobs) -> Arrays | Config | Metrics:
+def _decoded(kind: Any, encoded: Any, blobs: _Blobs) -> Arrays | Config | Metrics:
     if _RECORDS[kind] is Arrays:
         made = Arrays()
-        for name, dtype, shape, stype, size in said:
+        for name, dtype, shape, stype, size in encoded:
             lengths = tuple(length for length in shape if type(length) is int and length >= 0)
             if len(lengths) != len(shape):
-                raise ValueError("a shape is not of whole numbers")
+                raise ValueError("a shape has a value that is not a whole number")
             made[_text(name)] = PackedArray(_text(dtype), lengths, _text(stype), blobs.take(size))
         return made
-    return _RECORDS[kind]({_text(name): _value(value, blobs) for name, value in said})
+    return _RECORDS[kind]({_text(name): _decoded_value(value, blobs) for name, value in encoded})
 
 
-def _value(said: Any, blobs: _Blobs) -> Any:
-    if not isinstance(said, dict):
-        if not isinstance(said, (bool, int, str)):
-            raise TypeError("a value of another kind")
-        return said
-    ((kind, value),) = cast("dict[str, Any]", said).items()
+def _decoded_value(encoded: Any, blobs: _Blobs) -> Any:
+    if not isinstance(encoded, dict):
+        if not isinstance(encoded, (bool, int, str)):
+            raise TypeError("a value has another type")
+        return encoded
+    ((kind, value),) = cast("dict[str, Any]", encoded).items()
     if kind == "list":
-        return [_value(item, blobs) for item in value]
+        return [_decoded_value(item, blobs) for item in value]
     return float.fromhex(value) if kind == "float" else {"bytes": blobs.take}[kind](value)
 
 
-def _text(said: Any) -> str:
-    if type(said) is not str:
-        raise TypeError("a name that is no text")
-    return said
+def _text(encoded: Any) -> str:
+    if type(encoded) is not str:
+        raise TypeError("a name is not a text")
+    return encoded
 
 
 # --- records ---------------------------------------------------------------------------------
 
 
 def record_in(content: Content, name: str, kind: type[_Record]) -> _Record | None:
-    """The record ``name``, where it is of this ``kind``."""
+    """The record ``name`` if it is of this ``kind``, else None."""
     found = content.get(name)
     return found if isinstance(found, kind) else None
 
 
 def aggregate_key(step: int, group: int = 0) -> str:
-    """Key of the sum of ``group`` in the chain's ``step``; keys sort in the order of steps."""
+    """The key of the sum of ``group`` in the chain's ``step``. Sorted keys are in the order of steps."""
     return f"{AGGREGATE_PREFIX}{step:0{_DIGITS}d}.{group:0{_GROUP_DIGITS}d}"
 
 
 def aggregate_of(key: str) -> tuple[int, int]:
-    """(step, group) behind an `aggregate_key`. Raises `FrameError` for any other text."""
+    """(step, group) of an `aggregate_key`. Raises `FrameError` for any other text."""
     step, _, group = key.removeprefix(AGGREGATE_PREFIX).partition(".")
     digits = step + group
     if not (digits.isascii() and digits.isdigit() and step and group) or aggregate_key(int(step), int(group)) != key:
@@ -272,7 +272,7 @@ def aggregate_of(key: str) -> tuple[int, int]:
 
 
 def packed_frame(frame: bytes) -> PackedArray:
-    """A frame as an array of uint8, without a copy."""
+    """A frame as a uint8 array of shape (bytes,), without a copy."""
     return PackedArray("uint8", (len(frame),), _FRAME, frame)
 
 
@@ -280,15 +280,15 @@ def frame_bytes(array: PackedArray) -> bytes:
     """The frame in an array of `packed_frame`, without a copy. Raises `FrameError` for any other array."""
     if (array.stype, array.dtype, tuple(array.shape)) != (_FRAME, "uint8", (len(array.data),)):
         found = f"{array.stype!r} of type {array.dtype} and shape {array.shape}"
-        raise FrameError(f"a frame is a row of bytes, not {found}")
+        raise FrameError(f"an array should be a frame's bytes, and it is {found}")
     return array.data
 
 
 def to_numpy(array: PackedArray) -> Array:
-    """The values of an array, read-only, without a copy.
+    """The values of an array, read-only, without a copy. Raises `FrameError`.
 
-    NumPy's own reader allocates whatever size the bytes claim before it looks for the values; here the claim is checked
-    first. Raises `FrameError`.
+    NumPy's own reader allocates the size that the bytes claim before it looks for the values. This function checks the
+    claim first.
     """
     stream = BytesIO(array.data)
     try:
@@ -298,16 +298,16 @@ def to_numpy(array: PackedArray) -> Array:
         raise FrameError("an array's bytes do not begin with a header of NumPy's format") from error
     start = stream.tell()
     if dtype.kind not in _KINDS or any(length < 0 for length in shape):
-        raise FrameError(f"an array of type {dtype} and shape {shape} is no array of numbers")
+        raise FrameError(f"an array of type {dtype} and shape {shape} is not an array of numbers")
     count = math.prod(shape)
     if count * dtype.itemsize != len(array.data) - start:
-        raise FrameError(f"an array claims {count} values of type {dtype} and brings {len(array.data) - start} bytes")
+        raise FrameError(f"an array claims {count} values of type {dtype} and has {len(array.data) - start} bytes")
     values = np.frombuffer(array.data, dtype, count, start) if count else np.zeros(0, dtype)
     return values.reshape(shape, order="F" if fortran else "C")
 
 
 def _packed(values: Array) -> PackedArray:
-    # np.ascontiguousarray would make a row of one out of an array without dimensions.
+    # np.ascontiguousarray would change the shape () to (1,).
     values = np.asarray(values, order="C")
     stream = BytesIO()
     np.save(stream, values, allow_pickle=False)
@@ -315,19 +315,19 @@ def _packed(values: Array) -> PackedArray:
 
 
 def named(names: Sequence[str], arrays: Sequence[Array]) -> Arrays:
-    """Arrays under the model's names."""
+    """A record of ``arrays`` under the model's ``names``. Raises `LayoutError` if their numbers differ."""
     if len(names) != len(arrays):
         raise LayoutError(f"{len(arrays)} arrays for the {len(names)} names of the model")
     return Arrays({name: _packed(values) for name, values in zip(names, arrays, strict=True)})
 
 
 def wire_record(frames: Mapping[str, bytes]) -> Arrays:
-    """Frames by name."""
+    """A record of ``frames`` by name."""
     return Arrays({key: packed_frame(frame) for key, frame in frames.items()})
 
 
 def payload_bytes(record: Arrays) -> int:
-    """Bytes of a record's arrays."""
+    """Total number of bytes of a record's arrays."""
     return sum(len(array.data) for array in record.values())
 
 
@@ -335,17 +335,17 @@ def payload_bytes(record: Arrays) -> int:
 
 
 def type_of(message_type: str) -> tuple[str, str]:
-    """Category and function of a message type that a caller names. Raises `ParameterError`."""
+    """Category and function of a message type from a caller. Raises `ParameterError` for any other text."""
     category, action = split_type(message_type)
     if not action.isidentifier() or category not in _CATEGORIES:
         raise ParameterError(
-            f"{message_type!r} is no message type; name a category (train, evaluate, query) or, behind a dot, one "
-            "function of it, such as query.stats"
+            f"{message_type!r} is not a message type; name a category (train, evaluate, query), or a category, a dot "
+            "and a function of it, such as query.stats"
         )
     return category, action
 
 
 def split_type(message_type: str) -> tuple[str, str]:
-    """Category and function; Flower takes ``query`` for ``query.default``."""
+    """Category and function of a message type. Flower reads ``query`` as ``query.default``."""
     category, dot, action = message_type.partition(".")
     return category, action if dot else "default"

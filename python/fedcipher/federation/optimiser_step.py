@@ -1,13 +1,14 @@
-"""How the mean of a round becomes the next global model: it is added, or an optimiser makes a step of it.
+"""From the mean of a round to the next global model: clients add the mean, or an optimiser makes a step with it.
 
-Where the server may see the mean, the strategy's own object optimises it. Where it may not, clients make the step of
-FedAdam, FedYogi, FedAdagrad (Reddi et al., Adaptive Federated Optimization, ICLR 2021) or FedAvgM (Hsu, Qi and Brown,
-2019, arXiv 1909.06335) themselves, each after opening the sum, as Flower's classes of these names write it.
+If the server may see the mean, the strategy's own object optimises. Otherwise clients make the step themselves after
+they open the sum: FedAdam, FedYogi or FedAdagrad (Reddi et al., Adaptive Federated Optimization, ICLR 2021), or FedAvgM
+(Hsu, Qi and Brown, 2019, arXiv 1909.06335). The formulas are those of Flower's classes of these names.
 
-All must come to the same bytes, or nothing of the next round opens. So each number is made of additions,
-multiplications, divisions and square roots of single elements, which IEEE 754 rounds in one way, in types that are
-written out (NumPy 2 promotes otherwise than NumPy 1); nothing is summed over elements, and the power in Adam's rate is
-not the C library's. What turns subnormal numbers to zero (``torch.set_flush_denormal``) must be off on all or none.
+All clients must compute the same bytes, or the next round does not open. So each number results from additions,
+multiplications, divisions and square roots of single elements, which IEEE 754 rounds in one way. The types are written
+out, because NumPy 2 promotes differently from NumPy 1. Nothing is summed over elements, and the power in Adam's rate
+does not use the C library. Flushing of subnormal numbers to zero (``torch.set_flush_denormal``) must be off on all
+clients, or on for all.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fedcipher.errors import ParameterError, StrategyError
 __all__ = ["KINDS", "Optimiser", "Steps", "apply_delta", "in_type_of", "saturated"]
 
 _ADAPTIVE = ("eta", "beta_1", "beta_2", "tau")
-# Of each kind: Flower's class, and its attributes that the step depends on. eta_l is not among them.
+# For each kind: Flower's class, and its attributes that influence the step. eta_l does not.
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "adam": ("FedAdam", _ADAPTIVE),
     "yogi": ("FedYogi", _ADAPTIVE),
@@ -35,27 +36,28 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 _SHARES = ("beta_1", "beta_2", "server_momentum")
 _SMALLEST, _LARGEST = 1e-30, 1e6
-# 30 digits, rounded once more to a double: the nearest one, whatever machine computes it. Nothing raises.
+# 30 digits, then rounded to a double: the result is the same on every machine. No trap raises.
 _EXACT = Context(prec=30, traps=[])
 
 
 def apply_delta(model: Sequence[Array], delta: Sequence[Array]) -> list[Array]:
-    """``model + delta`` in the model's types, as `saturated` makes it: whole numbers are rounded, and true is at least
-    one half.
+    """``model + delta`` in the model's types, like `saturated`.
+
+    Whole numbers are rounded. A boolean becomes true from one half on.
     """
-    # An app may have made an overflow an exception (`numpy.seterr`).
+    # The app may have called `numpy.seterr` to raise exceptions at overflows.
     with np.errstate(all="ignore"):
-        return [saturated(old, _moved(old, change)) for old, change in zip(model, delta, strict=True)]
+        return [saturated(old, _plus_change(old, change)) for old, change in zip(model, delta, strict=True)]
 
 
-def _moved(old: Array, change: Array) -> Array:
+def _plus_change(old: Array, change: Array) -> Array:
     if old.dtype.kind in "iu":
-        return _added(old, np.rint(np.asarray(change, np.float64)))
+        return _plus_whole(old, np.rint(np.asarray(change, np.float64)))
     return np.asarray(old + np.asarray(change, np.float32 if old.dtype.kind == "b" else None))
 
 
-def _added(old: Array, change: Array) -> Array:
-    """Whole numbers by whole numbers in float64: modulo 2^64, where sums are exact, and never past an end."""
+def _plus_whole(old: Array, change: Array) -> Array:
+    """Integers plus whole numbers in float64, saturated. Computed modulo 2^64, where sums are exact."""
     type_, farthest = np.iinfo(old.dtype), math.nextafter(2.0**64, 0)
     at, least, most = old.astype(np.uint64), np.uint64(type_.min % 2**64), np.uint64(type_.max)
     up = np.minimum(np.clip(change, 0, farthest).astype(np.uint64), most - at)
@@ -64,32 +66,33 @@ def _added(old: Array, change: Array) -> Array:
 
 
 def in_type_of(model: Array, values: Array) -> Array:
-    """``values`` in the type of ``model``: to whole numbers they are rounded and end where the type ends, and true is
-    at least one half.
+    """``values`` in the type of ``model``.
+
+    For integer types they are rounded and saturate. A boolean becomes true from one half on.
     """
     if model.dtype.kind == "b" and values.dtype.kind != "b":
         return np.asarray(values >= 0.5)
     if model.dtype.kind in "iu" and values.dtype != model.dtype:
-        values = _within(np.iinfo(model.dtype), values)
+        values = _clipped_to(np.iinfo(model.dtype), values)
     return np.asarray(values.astype(model.dtype, copy=False))
 
 
 def saturated(model: Array, values: Array) -> Array:
-    """`in_type_of`, of finite numbers: what leaves the numbers of the type ends where these end, and NaN is 0.
+    """Like `in_type_of`, but the result is always finite: values saturate, and NaN becomes 0.
 
-    For what follows from an opened sum: a refusal would tell of the mean.
+    Used for results of an opened sum, because a refusal would reveal something about the mean.
     """
     with np.errstate(all="ignore"):
         return _finite(in_type_of(model, _finite(values)))
 
 
 def _finite(values: Array) -> Array:
-    """What is infinite is the largest number of its type, what is no number is zero."""
+    """``values`` with infinities replaced by the type's largest magnitude, and NaN by zero."""
     return values if values.dtype.kind != "f" or np.isfinite(values).all() else np.asarray(np.nan_to_num(values))
 
 
-def _within(type_: np.iinfo[Any], values: Array) -> Array:
-    """What a processor makes of a number outside a whole number's range is its own affair."""
+def _clipped_to(type_: np.iinfo[Any], values: Array) -> Array:
+    """``values`` rounded and clipped to the integer type ``type_``. A cast alone depends on the processor."""
     if values.dtype.kind in "iu":
         own = np.iinfo(values.dtype)
         return np.clip(values, max(type_.min, own.min), min(type_.max, own.max))
@@ -102,9 +105,9 @@ def _within(type_: np.iinfo[Any], values: Array) -> Array:
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Which step, and with which numbers: those that Flower's class of this ``kind`` has, in the order of `KINDS`.
+    """A kind of optimiser and its numbers: those of Flower's class for this ``kind``, in the order of `KINDS`.
 
-    Rates and ``tau`` are 1e-30 to 1e6, shares (betas, momentum) at least 0 and below 1. Raises `ParameterError`.
+    Rates and ``tau`` are 1e-30 to 1e6. Shares (betas, momentum) are at least 0 and below 1. Raises `ParameterError`.
     """
 
     kind: str
@@ -112,12 +115,12 @@ class Optimiser:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ParameterError(f"{self.kind[:40]!r} is no optimiser; one of {list(KINDS)}")
+            raise ParameterError(f"{self.kind[:40]!r} is not an optimiser; use one of {list(KINDS)}")
         names = KINDS[self.kind][1]
         if len(self.numbers) != len(names):
-            raise ParameterError(f"{len(self.numbers)} numbers for {self.kind}, which has {list(names)}")
+            raise ParameterError(f"{len(self.numbers)} numbers are given for {self.kind}, which needs {list(names)}")
         for name, x in zip(names, self.numbers, strict=True):
-            # A NaN is in no range.
+            # Written so that NaN is refused too.
             if not (0 <= x < 1 if name in _SHARES else _SMALLEST <= x <= _LARGEST):
                 allowed = "at least 0 and below 1" if name in _SHARES else f"{_SMALLEST:g} to {_LARGEST:g}"
                 raise ParameterError(f"{name} is {x}; clients take {allowed}")
@@ -127,42 +130,42 @@ class Optimiser:
         return f"{cls}({', '.join(f'{n}={x:g}' for n, x in zip(names, self.numbers, strict=True))})"
 
     def check_types(self, model: Sequence[Array]) -> None:
-        """Raise `StrategyError` where a rate or ``tau`` does not exist in one of the model's types (float16)."""
+        """Raise `StrategyError` if a rate or ``tau`` becomes zero or infinite in one of the model's types (float16)."""
         name, attributes = KINDS[self.kind]
         for dtype in {x.dtype for x in model if x.dtype.kind == "f"}:
             for attribute, x in zip(attributes, self.numbers, strict=True):
                 with np.errstate(all="ignore"):
                     there = float(dtype.type(x))
                 if attribute not in _SHARES and not 0 < there < math.inf:
-                    raise StrategyError(f"{attribute}={x:g} of {name} is {there:g} in {dtype}, which the model has")
+                    raise StrategyError(f"{attribute}={x:g} of {name} is {there:g} in {dtype}, a type of the model")
 
 
 class Steps:
-    """From aggregate to aggregate: the model's next values, and the moments that go from step to step.
+    """The steps of a run: computes the model's next values, and keeps the optimiser's moments between steps.
 
-    What a step is like depends on the optimiser, on the round's index and on the steps before it, and on nothing else.
+    A step depends only on the optimiser, the round's index and the steps before.
     """
 
     def __init__(self, optimiser: Optimiser | None) -> None:
         self._optimiser = optimiser
         self.moments: list[list[Array]] = []
-        """First and second moments, or the momentum: of each one array an array of the model, in its shape. Empty
-        before the first step."""
+        """First and second moments, or the momentum. Each has one array for each array of the model, with the same
+        shape. Empty before the first step."""
 
     def step(self, model: Sequence[Array], delta: Sequence[Array], index: int) -> list[Array]:
         """The model after the aggregate of the run's round ``index``, which opened to the mean ``delta``.
 
-        It is what Flower's class makes of ``model`` and the mean model with NumPy 2: bit for bit, but for the powers in
-        FedAdam's rate, which `numpy.power` may round otherwise (one part in 1e15). That arithmetic is in each array's
-        type, and in float64 for whole numbers and truth values, whose means are floats; there Flower goes on with
-        fractions, and clients, whose models keep their types, with the rounded value.
+        The result equals that of Flower's class with NumPy 2, bit for bit. Only the powers in FedAdam's rate may
+        differ, by one part in 1e15, because `numpy.power` may round differently. Arithmetic is in each array's type,
+        and in float64 for integers and booleans, whose means are floats. Here clients differ from Flower: they round
+        to the model's type after each step, while Flower continues with fractions.
 
-        A step that leaves the numbers of an array's type saturates: a refusal would tell of the mean.
+        A result outside an array's type saturates, because a refusal would reveal something about the mean.
         """
         mean = apply_delta(model, delta)
         if self._optimiser is None:
             return mean
-        old, new = [_worked(x) for x in model], [_worked(x) for x in mean]
+        old, new = [_for_arithmetic(x) for x in model], [_for_arithmetic(x) for x in mean]
         with np.errstate(all="ignore"):
             make = self._with_momentum if self._optimiser.kind == "avgm" else self._adapted
             values, moments = make(old, new, index)
@@ -197,7 +200,7 @@ class Steps:
                 second = [v + s for v, s in pairs]
         ratios = [(m, np.sqrt(v) + _as(tau, v)) for m, v in zip(first, second, strict=True)]
         if self._optimiser.kind == "adam":
-            # Flower's rate is a float64 of NumPy's, which makes the whole step one.
+            # Flower's rate is a NumPy float64, so the whole step is in float64.
             rate = np.float64(eta * math.sqrt(1 - _power(beta_2, number + 1)) / (1 - _power(beta_1, number + 1)))
             steps = [rate * m.astype(np.float64) / r.astype(np.float64) for m, r in ratios]
             values = [x.astype(np.float64) + s for x, s in zip(model, steps, strict=True)]
@@ -206,12 +209,12 @@ class Steps:
         return values, [first, second]
 
 
-def _worked(x: Array) -> Array:
+def _for_arithmetic(x: Array) -> Array:
     return x if x.dtype.kind == "f" else x.astype(np.float64)
 
 
 def _as(number: float, like: Array) -> Any:
-    """``number`` in the type of ``like``, so that no NumPy promotes either."""
+    """``number`` in the type of ``like``, so that no version of NumPy promotes one of them."""
     return like.dtype.type(number)
 
 

@@ -1,7 +1,7 @@
-"""What a site allows a run to do with its data: `Policy.judge` accepts a charter, or says why not.
+"""A site's policy: what a run may do with the site's data. `Policy.judge` accepts a charter or raises the reason.
 
-A file, ``policy.json`` in ``FEDCIPHER_HOME`` or where ``FEDCIPHER_POLICY`` says, holds the site's choices. Without it
-the strict default holds. ``fedcipher policy`` shows what is in force and writes the file.
+The site's choices are in a file: the one that ``FEDCIPHER_POLICY`` names, else ``policy.json`` in ``FEDCIPHER_HOME``.
+Without a file the strict default applies. ``fedcipher policy`` shows the current policy and writes the file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from fedcipher.federation.query import Query
 from fedcipher.foreign_files import parse_json, read_trusted
 from fedcipher.foreign_text import MAX_NAME, quoted
 
-__all__ = ["POLICY_FILE", "SIMULATED", "Policy", "load_policy", "policy_place"]
+__all__ = ["POLICY_FILE", "SIMULATION_POLICY", "Policy", "load_policy", "policy_path"]
 
 POLICY_FILE = "FEDCIPHER_POLICY"
-"""The variable that names a site's policy file."""
+"""The environment variable that names a site's policy file."""
 
 ANY = "*"
-"""In place of a metric's name: whatever the client's own configuration names."""
+"""Wildcard in place of a metric's name: all metrics that the client's own configuration names."""
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _KEY = 1952 + 32
-_MOST = 2**63 - 1
 """Bytes of a key of ML-DSA-65 and Ed25519."""
+_MAX_NUMBER = 2**63 - 1
 _RATES = {"adam": ("eta",), "yogi": ("eta",), "adagrad": ("eta",), "avgm": ("server_learning_rate",)}
 _NUMBERS = {
     **{kind: ("eta", "beta_1", "beta_2", "tau") for kind in ("adam", "yogi", "adagrad")},
@@ -43,39 +43,40 @@ _NUMBERS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """The strict default, or a site's own choices.
+    """A site's rules for runs that use its data. The defaults are strict.
 
     Parameters
     ----------
     accept
-        Digests (hexadecimal SHA-256) of charters that are accepted whatever they say.
+        Digests (hexadecimal SHA-256) of charters and queries that are accepted without further checks.
     coordinators
-        Keys (base64, ``verify`` of a card) of parties whose signature makes a charter accepted whatever it says.
+        Keys (base64, ``verify`` of a card) of coordinators. A charter with the signature of one is accepted without
+        further checks.
     only_listed
-        Whether no other charter is accepted.
+        Whether all other charters are refused.
     server_sets_models
-        Whether a server may set models after the first. What a client answers on a model of the server's own
-        choice measures that client's data.
+        Whether a server may set models after the first. A server that chooses the model can measure a client's data by
+        the client's answer.
     weighted_by
-        Metrics that clients may be weighted by; ``"*"``: any. Where one client alone has a metric, the mean weighted by
+        Metrics that clients may be weighted by; ``"*"``: any. If only one client has a metric, the mean weighted by
         that metric is this client's update.
     clear
-        Metrics that may leave this site in the clear; ``"*"``: any. The client's own configuration names them too.
+        Metrics that may leave this site unencrypted; ``"*"``: any. The client's own configuration must name them too.
     per_client_top
         Whether this client may send coordinates of its own choice, which the server sees.
     privacy_evaluation
-        Whether evaluation may be answered under differential privacy: no noise covers these answers.
+        Whether clients answer evaluations in runs with differential privacy. No noise covers these answers.
     repeatable
-        Whether updates are rounded by draws that everybody knows, so that a run can be made again to the bit. Readers
-        of sums can then find this client's part in them.
+        Whether updates are rounded by public random draws, so that a run can be repeated to the bit. Readers of sums
+        can then find this client's part in them.
     least_rate, most_rate, most_tau, most_momentum
-        Limits on an optimiser's numbers. A model that hardly moves is one model in every round.
+        Limits on an optimiser's numbers. If a model hardly changes, every round measures the same model.
     most_numbers
-        Numbers that all answers of an evaluation or a training have together.
+        The largest number of values that all answers of an evaluation, or of a training, have together.
     runs, queries
-        Charters and queries an epoch, counted over all keys of the site; 0: no limit.
+        The largest numbers of charters and queries in a key epoch, counted over all keys of the site; 0: no limit.
     privacy_budgets
-        Budgets of differential privacy that this site spends in all, whatever its keys; 0: no limit.
+        The largest number of differential privacy budgets that this site uses, over all of its keys; 0: no limit.
     """
 
     accept: tuple[str, ...] = ()
@@ -104,11 +105,11 @@ class Policy:
                 found = 0
             if found != _KEY:
                 raise ParameterError(
-                    f"{quoted(key, MAX_NAME)!r} is no key of a coordinator: take `verify` of the coordinator's card"
+                    f"{quoted(key, MAX_NAME)!r} is not a coordinator's key: use `verify` of the coordinator's card"
                 )
 
     def vouched(self, charter: Charter, signature: bytes = b"") -> bool:
-        """Whether ``charter`` is accepted whatever it says: it is listed, or a coordinator has signed it."""
+        """Whether ``charter`` is accepted without further checks: it is listed, or a coordinator has signed it."""
         if charter.digest.hex() in self.accept:
             return True
         return len(signature) == SIGNATURE_BYTES and any(
@@ -117,7 +118,7 @@ class Policy:
         )
 
     def judge(self, charter: Charter, signature: bytes = b"") -> None:
-        """Raise `CharterError` where ``charter`` asks for more than this site allows."""
+        """Raise `CharterError` if ``charter`` asks for more than this site allows."""
         if self.vouched(charter, signature):
             return
         for refused, why in self._objections(charter):
@@ -128,16 +129,17 @@ class Policy:
                 )
 
     def judge_query(self, query: Query) -> None:
-        """Raise `CharterError` where ``query`` asks for more than this site allows."""
+        """Raise `CharterError` if ``query`` asks for more than this site allows."""
         digest = query.digest.hex()
         numbers = sum(answer.count for answer in query.answers)
         if digest in self.accept:
             return
         if self.only_listed or numbers > self.most_numbers:
-            why = f"it asks for {numbers} numbers, {self.most_numbers} are allowed"
+            why = f"it asks for {numbers} numbers, and {self.most_numbers} are allowed"
             raise CharterError(
                 f"this site's policy does not allow the query {digest}: "
-                f"{'only what is listed is accepted' if self.only_listed else why}. `fedcipher policy` shows the policy"
+                f"{'only listed queries are accepted' if self.only_listed else why}. `fedcipher policy` shows the "
+                "policy"
             )
 
     def _objections(self, charter: Charter) -> list[tuple[bool, str]]:
@@ -147,19 +149,19 @@ class Policy:
         coordinates = cast("Mapping[str, Any]", charter.scheme["params"]).get("per_client_top") is not None
         private = cast("Mapping[str, Any]", charter.scheme["codec"]).get("privacy") is not None
         return [
-            (self.only_listed, "only charters that are listed, or that a coordinator has signed, are accepted"),
+            (self.only_listed, "only charters that are listed or signed by a coordinator are accepted"),
             (charter.sets_models and not self.server_sets_models, "the server sets models after the first"),
             (
-                # Answers are weighted also where updates are not.
+                # Checked also for equal weights, because answers are still weighted.
                 not {charter.weighted_by, ANY} & set(self.weighted_by),
                 f"it weights clients by {charter.weighted_by!r}",
             ),
-            (bool(clear), f"metrics {clear} would leave in the clear"),
-            (coordinates and not self.per_client_top, "each client's own coordinates would leave in the clear"),
-            (numbers > self.most_numbers, f"its answers have {numbers} numbers, {self.most_numbers} are allowed"),
+            (bool(clear), f"metrics {clear} would leave unencrypted"),
+            (coordinates and not self.per_client_top, "each client's own coordinates would leave unencrypted"),
+            (numbers > self.most_numbers, f"its answers have {numbers} numbers, and {self.most_numbers} are allowed"),
             (
                 private and not charter.equal_weights,
-                "it weights by examples, and the noise of differential privacy is for equal weights",
+                "it weights clients by examples, and the noise of differential privacy is for equal weights",
             ),
             (
                 private and bool(charter.answers["train"]),
@@ -169,7 +171,7 @@ class Policy:
                 private and bool(charter.answers["evaluate"]) and not self.privacy_evaluation,
                 "answers of an evaluation are not covered by the noise of differential privacy",
             ),
-            (not self._optimiser_allowed(charter.optimiser), f"the optimiser {charter.optimiser} is out of bounds"),
+            (not self._optimiser_allowed(charter.optimiser), f"the optimiser {charter.optimiser} exceeds its limits"),
         ]
 
     def _optimiser_allowed(self, optimiser: tuple[str, tuple[float, ...]] | None) -> bool:
@@ -179,35 +181,35 @@ class Policy:
         names = _NUMBERS.get(kind, ())
         if len(names) != len(numbers):
             return False
-        said = dict(zip(names, numbers, strict=True))
-        shares = [said[name] for name in ("beta_1", "beta_2", "server_momentum") if name in said]
+        given = dict(zip(names, numbers, strict=True))
+        shares = [given[name] for name in ("beta_1", "beta_2", "server_momentum") if name in given]
         return (
-            all(self.least_rate <= said[name] <= self.most_rate for name in _RATES[kind])
-            and said.get("tau", 0.0) <= self.most_tau
+            all(self.least_rate <= given[name] <= self.most_rate for name in _RATES[kind])
+            and given.get("tau", 0.0) <= self.most_tau
             and all(share <= self.most_momentum for share in shares)
         )
 
     def to_values(self) -> dict[str, Any]:
-        """For a policy file."""
+        """The content of a policy file."""
         return {"fedcipher_policy": 1, **asdict(self)}
 
     @classmethod
-    def parse(cls, said: object) -> Policy:
-        """From a policy file. Raises `ParameterError`."""
-        if not isinstance(said, dict) or cast("dict[str, Any]", said).get("fedcipher_policy") != 1:
-            raise ParameterError('it is no policy: it does not begin with "fedcipher_policy": 1')
-        given = {key: value for key, value in cast("dict[str, Any]", said).items() if key != "fedcipher_policy"}
+    def parse(cls, content: object) -> Policy:
+        """The policy in the parsed ``content`` of a file. Raises `ParameterError`."""
+        if not isinstance(content, dict) or cast("dict[str, Any]", content).get("fedcipher_policy") != 1:
+            raise ParameterError('it is not a policy: the field "fedcipher_policy": 1 is missing')
+        given = {key: value for key, value in cast("dict[str, Any]", content).items() if key != "fedcipher_policy"}
         known = {field.name: field for field in fields(cls)}
         unknown = sorted(set(given) - set(known))
         if unknown:
-            raise ParameterError(f"a policy has no {', '.join(unknown)}; it has {', '.join(known)}")
+            raise ParameterError(f"a policy has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
         made: dict[str, Any] = {}
         for name, value in given.items():
             made[name] = _typed(name, value, known[name].default)
         return cls(**made)
 
 
-SIMULATED = Policy(
+SIMULATION_POLICY = Policy(
     server_sets_models=True,
     weighted_by=(ANY,),
     clear=(ANY,),
@@ -219,49 +221,49 @@ SIMULATED = Policy(
     queries=0,
     privacy_budgets=0,
 )
-"""Where the run itself names every client's keys, as a simulation does: there is no site to protect."""
+"""The policy of a simulation. The run itself names every client's keys, so there is no site to protect."""
 
 
 def _typed(name: str, value: Any, like: Any) -> Any:
     if isinstance(like, tuple):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in cast("list[object]", value)):
-            raise ParameterError(f"{name} of a policy is a list of texts, not {value!r}")
+            raise ParameterError(f"{name} of a policy must be a list of texts, not {value!r}")
         return tuple(cast("list[str]", value))
     if isinstance(like, bool):
         if type(value) is not bool:
-            raise ParameterError(f"{name} of a policy is true or false, not {value!r}")
+            raise ParameterError(f"{name} of a policy must be true or false, not {value!r}")
         return value
     if isinstance(like, int):
-        if type(value) is not int or not 0 <= value <= _MOST:
-            raise ParameterError(f"{name} of a policy is a whole number from 0 to {_MOST}, not {value!r}")
+        if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
+            raise ParameterError(f"{name} of a policy must be a whole number from 0 to {_MAX_NUMBER}, not {value!r}")
         return value
     if type(value) not in (int, float) or not (is_finite(value) and value >= 0):
-        raise ParameterError(f"{name} of a policy is a number from 0 on, not {value!r}")
+        raise ParameterError(f"{name} of a policy must be a number of at least 0, not {value!r}")
     return float(value)
 
 
-def policy_place(path: Path) -> Path:
-    """Where a site's policy is looked for: where ``FEDCIPHER_POLICY`` says, else in ``path``."""
+def policy_path(path: Path) -> Path:
+    """The path of a site's policy: the one that ``FEDCIPHER_POLICY`` names, else ``path``."""
     return Path(os.environ.get(POLICY_FILE) or path)
 
 
 def load_policy(path: Path, default: Policy | None = None) -> Policy:
-    """The policy in the file that ``FEDCIPHER_POLICY`` names, else in ``path``; ``default`` where there is none.
+    """The policy in the file that ``FEDCIPHER_POLICY`` names, else in ``path``.
 
-    ``default``: `Policy`'s own, where it is not given.
-
-    Raises `ParameterError` for a file that is there and is no policy.
+    If there is no file, the result is ``default``, or `Policy()` without a ``default``. Raises `ParameterError` if the
+    file is not a policy, cannot be read, or could have been removed by another user, and if the file that the variable
+    names does not exist.
     """
-    chosen, path = os.environ.get(POLICY_FILE), policy_place(path)
+    chosen, path = os.environ.get(POLICY_FILE), policy_path(path)
     try:
-        content = read_trusted(path, _MOST_BYTES)
+        content = read_trusted(path, _MAX_BYTES)
     except FileNotFoundError:
         if chosen:
             raise ParameterError(f"{POLICY_FILE} names {path}, which does not exist") from None
-        # Whoever may write to the folder has perhaps taken a stricter one away.
+        # Another user who may write to the folder may have removed a stricter policy.
         why = _native.replaceable(path.parent) if path.parent.exists() else None
         if why:
-            raise ParameterError(f"the policy {path} is not there, and its folder {why}") from None
+            raise ParameterError(f"the policy {path} does not exist, and its folder {why}") from None
         return default or Policy()
     except OSError as error:
         raise ParameterError(f"the policy {path} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""What a server saw of each round."""
+"""A server's record of each round: clients, times, bytes, metrics and warnings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from fedcipher.federation.answers import Sums
-from fedcipher.federation.charter import MOST_ROUNDS, Purpose
-from fedcipher.federation.kept import ENOUGH
+from fedcipher.federation.charter import MAX_ROUNDS, Purpose
+from fedcipher.federation.kept_share import MIN_KEPT_SHARE
 from fedcipher.federation.ranges import HISTOGRAMS
 from fedcipher.foreign_text import MAX_NAME, MAX_TEXT, quoted
 
 __all__ = [
     "CLIPPED",
-    "LARGEST_PHASE",
+    "MAX_PHASE",
     "PHASES",
     "ClientRecord",
     "RoundRecord",
@@ -27,23 +27,23 @@ __all__ = [
 _PREFIX = "fedcipher."
 
 CLIPPED = 0.01
-"""Share of values cut to their clip range; above it clients and server warn."""
+"""Clients and server warn if a larger share of the values was cut to their clip range."""
 PHASES = frozenset(
     [f"{phase}_seconds" for phase in ("offline", "encode", "encrypt", "decrypt")]
     + [f"{way}_bytes" for way in ("upload", "setup", "download")]
 )
-"""What clients say of their rounds in the clear: seconds of work that does not depend on data, and bytes."""
+"""Values of a round that clients send unencrypted: seconds of work that does not depend on data, and bytes."""
 
-LARGEST_PHASE = 1e15
-"""More than any of them: a client writes them, and one that says more must not spoil everybody's sums and pictures."""
+MAX_PHASE = 1e15
+"""Bound above all honest values. Clients write these values, and a larger one would distort all sums and charts."""
 
 
 @dataclass(frozen=True)
 class ClientRecord:
-    """One client in one round: seconds and bytes by phase, or why it was left out.
+    """One client in one round: seconds and bytes by phase, or why the client was left out.
 
-    A client does not tell the server why it refused: ``left_out`` then names the reference under which
-    that client's own log (`fedcipher.federation`) has the cause.
+    A client does not reveal to the server why it refused. ``left_out`` then has the reference under which that client's
+    own log (`fedcipher.federation`) has the cause.
     """
 
     node: int
@@ -51,65 +51,65 @@ class ClientRecord:
     phases: dict[str, float]
     left_out: str | None = None
     refused: bool = False
-    """Left out by its own refusal, and not by what it sent."""
+    """Whether the client was left out because it refused, and not because of its reply's content."""
     unsummed: bool = False
-    """Left out though its frame was good: it sat out, or the sum of its group does not open."""
+    """Left out although its frame was valid: the client sat out, or the sum of its group did not open."""
     clear: dict[str, float] = field(default_factory=dict[str, float])
-    """Metrics that the charter and the client's own configuration let leave in the clear."""
+    """Unencrypted metrics, which the charter and the client's own configuration allow."""
 
     @classmethod
-    def parse(cls, said: object) -> ClientRecord:
-        """As `RoundRecord.parse`."""
-        values = _named(said)
+    def parse(cls, given: object) -> ClientRecord:
+        """Like `RoundRecord.parse`, for one client."""
+        values = _named(given)
         made = cls(**values)
         if type(made.node) is not int or type(made.client) not in (int, type(None)):
-            raise ValueError("a client's record is not what a server writes")
+            raise ValueError("a client's record has a node or client that is not a whole number")
         if type(made.refused) is not bool or type(made.unsummed) is not bool:
-            raise ValueError("a client's record says neither yes nor no")
+            raise ValueError("a client's record has something other than true or false in refused or unsummed")
         return replace(made, phases=_numbers(made.phases), left_out=_reason(made.left_out), clear=_numbers(made.clear))
 
 
 @dataclass
 class RoundRecord:
-    """One round as the server saw it."""
+    """One round, as the server recorded it."""
 
     round: int
     number: int = 0
-    """Of the key's rounds: none is used twice, also where a server has died and asks again."""
+    """The round's number among the key's rounds. No number is used twice, even if a server died and asks again."""
     epoch: int = 0
     measured: int = 0
-    """The number of the frames of histograms that it began with, of the key's rounds; 0 where there were none."""
+    """Number, among the key's rounds, of the histograms that began this round; 0 if there were none."""
     evaluated: int = 0
-    """The number of its evaluation, of the key's rounds; 0 where nobody was asked."""
+    """Number, among the key's rounds, of this round's evaluation; 0 if no client was asked."""
     planned: int = 0
-    """Rounds that the server was asked for when this one began; 0 where that is not known."""
+    """Number of rounds that the run was to have when this round began; 0 if unknown."""
     clients: list[ClientRecord] = field(default_factory=list)
     evaluations: list[ClientRecord] = field(default_factory=list)
     aggregate_seconds: float = 0.0
     aggregate_bytes: int = 0
     wall_seconds: float = 0.0
-    """From sampling to the end of evaluation; where the server has died in it, to what it had come to."""
+    """Seconds from sampling to the end of evaluation, or to the last step before the server died."""
     elements: int = 0
-    """Values of an update."""
+    """Number of values of an update."""
     counted: dict[str, float] = field(default_factory=dict[str, float])
-    """Means over the clients of what they count encrypted, where the sum was opened: ``train_seconds``,
-    ``evaluate_seconds``, ``clipped``, ``vanished`` and ``saturated`` values, and the share of their updates
-    that coding ``kept``."""
+    """Means over the clients of their encrypted counters, if the sum was opened: ``train_seconds``,
+    ``evaluate_seconds``, the number of ``clipped``, ``vanished`` and ``saturated`` values, and ``kept``, the share of
+    their updates that coding kept."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """What the wrapped strategy has made of the clients' metrics, ``"train"`` and ``"evaluate"``, and what
-    ``evaluate_fn`` has found, ``"server"``: metrics by name."""
+    """Metrics by name: ``"train"`` and ``"evaluate"`` as aggregated by the wrapped strategy, and ``"server"`` from
+    ``evaluate_fn``."""
     unfinished: str | None = None
-    """Why the round has no aggregate: the global model is that of the round before."""
+    """Why the round has no aggregate. The global model is then unchanged."""
     late: list[int] = field(default_factory=list[int])
-    """Nodes that have answered after the round closed: in no sum."""
+    """Nodes that answered after the round closed; they are in no sum."""
 
     @classmethod
-    def parse(cls, said: object) -> RoundRecord:
-        """What `dataclasses.asdict` made of one, of a file that others may have written: its texts are quoted.
+    def parse(cls, given: object) -> RoundRecord:
+        """The record of `dataclasses.asdict` in a file that others may have written. Its texts are quoted.
 
         Raises `ValueError` or `TypeError` for anything else.
         """
-        made = cls(**_named(said))
+        made = cls(**_named(given))
         whole = [
             made.round,
             made.number,
@@ -121,9 +121,9 @@ class RoundRecord:
             made.aggregate_bytes,
         ]
         if any(type(number) is not int for number in [*whole, *_listed(made.late)]):
-            raise ValueError("a round's record has something else in the place of a number")
-        if not 0 <= made.planned <= MOST_ROUNDS:
-            raise ValueError("a round's record has a number of rounds that no run has")
+            raise ValueError("a round's record has a number that is not a whole number")
+        if not 0 <= made.planned <= MAX_ROUNDS:
+            raise ValueError(f"a round's record has a number of planned rounds outside 0 to {MAX_ROUNDS}")
         made.aggregate_seconds, made.wall_seconds = _number(made.aggregate_seconds), _number(made.wall_seconds)
         made.clients = [ClientRecord.parse(client) for client in _listed(made.clients)]
         made.evaluations = [ClientRecord.parse(client) for client in _listed(made.evaluations)]
@@ -136,20 +136,20 @@ class RoundRecord:
 
     @property
     def accepted(self) -> int:
-        """Updates in the round's sum."""
+        """Number of updates in the round's sum."""
         return sum(client.left_out is None for client in self.clients)
 
     def mean(self, phase: str) -> float:
-        """Of a phase's seconds, bytes or counted values, over the accepted updates; 0 where nothing is known."""
+        """Mean of a phase's seconds, bytes or counted values over the accepted updates; 0 if nothing is known."""
         return self.counted[phase] if phase in self.counted else _mean(self.clients, phase)
 
     def evaluation_mean(self, phase: str) -> float:
-        """`mean` of the clients that evaluated."""
+        """Like `mean`, over the clients that evaluated."""
         return self.counted[phase] if phase in self.counted else _mean(self.evaluations, phase)
 
     @property
     def clipped_share(self) -> float:
-        """Values that were cut to their clip range, over all values of the accepted updates."""
+        """The share of the accepted updates' values that were cut to their clip range: 0 to 1."""
         return _clipped_share(self.counted, self.elements)
 
 
@@ -166,26 +166,29 @@ def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
 
 
 def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
-    """What is not in the opened ``sums``, with the cause and the remedy; ``elements``: values of an update."""
+    """Warnings about values that are missing from the opened ``sums``, each with its cause and what to do.
+
+    ``elements`` is the number of values of an update.
+    """
     made: list[str] = []
     if sums is None:
         return made
     counted = counted_of(sums, purpose)
     if sums.counted < sums.clients:
         made.append(
-            f"the apps of {sums.clients - sums.counted} of {sums.clients} clients have failed ({purpose}); their logs "
-            "have the cause, and they count nothing"
+            f"the apps of {sums.clients - sums.counted} of {sums.clients} clients failed ({purpose}), so these clients "
+            "do not count; their logs have the cause"
         )
     if counted.get("saturated"):
         made.append(
-            f"{counted['saturated']:.3g} values of a client are no finite numbers and were sent as 0 or cut; a smaller "
-            "learning rate may help"
+            f"{counted['saturated']:.3g} values of a client are not finite numbers and were sent as 0 or cut; a "
+            "smaller learning rate may help"
         )
     if counted.get("vanished"):
         made.append(
             f"{counted['vanished']:.0f} values of a client, whole tensors, are below half a step of their range and "
-            "were sent as zeros, so the model is not the mean; the clients' logs name the tensors. A clip of its own "
-            "for each tensor, clip='auto' or more bits keeps them"
+            "were sent as zeros, so the model is not the exact mean; the clients' logs name the tensors. A separate "
+            "clip for each tensor, clip='auto' or more bits keeps them"
         )
     if sums.drowned:
         made.append(drowned_text(sums.drowned))
@@ -194,35 +197,35 @@ def losses(sums: Sums | None, purpose: Purpose, elements: int) -> list[str]:
     share = _clipped_share(counted, elements)
     if share > CLIPPED:
         made.append(
-            f"{100 * share:.1f}% of the values were cut to their clip range, so the model is not the mean; the "
-            "clients' logs name the tensors. Ranges follow the clients' updates of the round before (clip='auto'); a "
-            "number as clip leaves as much room as you say"
+            f"{100 * share:.1f}% of the values were cut to their clip range, so the model is not the exact mean; the "
+            "clients' logs name the tensors. With clip='auto' ranges follow the clients' updates of the round before. "
+            "A number as clip sets a range of your choice"
         )
     return made
 
 
 def drowned_text(arrays: Sequence[tuple[str, float]]) -> str:
-    """A warning: much noise has hidden the means of these ``arrays``, and so much of them was applied."""
+    """A warning that noise hid the means of these ``arrays``, each given with the applied part of its mean."""
     return (
         f"in {len(arrays)} arrays the noise of rounding is larger than a client's update, so only a part of their "
-        f"means is applied ({_worst(arrays)}). More bits or more clients a round end that. It passes by itself where a "
-        "start in the Codec is far from the updates' size. Where only clients of small weight have come, "
-        "SecureStrategy(weigh_each_round=True) ends it"
+        f"means is applied ({_worst(arrays)}). More bits or more clients a round help. If the Codec's start is far "
+        "from the size of the updates, the warning stops after some rounds. If only clients of small weight took part, "
+        "use SecureStrategy(weigh_each_round=True)"
     )
 
 
 def _worst(arrays: Sequence[tuple[str, float]]) -> str:
-    """The three of which least is left."""
+    """The three arrays with the smallest parts, as text."""
     worst = sorted(arrays, key=lambda pair: pair[1])[:3]
     return ", ".join(f"{100 * part:.0f}% of {quoted(name, MAX_NAME)}" for name, part in worst)
 
 
 def thin_text(arrays: Sequence[tuple[str, float]]) -> str:
-    """A warning: of the updates of these ``arrays`` coding kept so much."""
+    """A warning that coding lost a part of these ``arrays``. Each comes with the share that coding kept."""
     return (
-        f"coding kept less than {100 * ENOUGH:.0f}% of the updates of {len(arrays)} arrays ({_worst(arrays)}): the "
-        "rest of that training is lost. clip='auto' without a start gives each array the range that it needs; with a "
-        "number as clip take more bits, or a range nearer the updates' size"
+        f"coding kept less than {100 * MIN_KEPT_SHARE:.0f}% of the updates of {len(arrays)} arrays "
+        f"({_worst(arrays)}): the rest of that training is lost. clip='auto' without a start gives each array the "
+        "range that it needs. If clip is a number, use more bits, or a range closer to the size of the updates"
     )
 
 
@@ -235,33 +238,33 @@ def _mean(clients: list[ClientRecord], phase: str) -> float:
     return sum(values) / max(1, len(values))
 
 
-def _named(said: object) -> dict[str, Any]:
-    if not isinstance(said, dict):
-        raise TypeError("no names and values")
-    return cast("dict[str, Any]", said)
+def _named(given: object) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise TypeError("names and values are expected")
+    return cast("dict[str, Any]", given)
 
 
-def _listed(said: object) -> list[Any]:
-    if not isinstance(said, list):
-        raise TypeError("no list")
-    return cast("list[Any]", said)
+def _listed(given: object) -> list[Any]:
+    if not isinstance(given, list):
+        raise TypeError("a list is expected")
+    return cast("list[Any]", given)
 
 
-def _reason(said: object) -> str | None:
-    if said is not None and not isinstance(said, str):
-        raise TypeError("a reason that is no text")
-    return None if said is None else quoted(said, MAX_TEXT)
+def _reason(given: object) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise TypeError("a reason must be a text")
+    return None if given is None else quoted(given, MAX_TEXT)
 
 
-def _number(said: object) -> float:
-    if isinstance(said, bool) or not isinstance(said, (int, float)):
-        raise TypeError("no number")
-    return said
+def _number(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise TypeError("a number is expected")
+    return given
 
 
-def _numbers(said: object) -> dict[str, float]:
-    return {quoted(name, MAX_NAME): _number(value) for name, value in _named(said).items()}
+def _numbers(given: object) -> dict[str, float]:
+    return {quoted(name, MAX_NAME): _number(value) for name, value in _named(given).items()}
 
 
-def _metric(said: object) -> object:
-    return [_number(value) for value in cast("list[object]", said)] if isinstance(said, list) else _number(said)
+def _metric(given: object) -> object:
+    return [_number(value) for value in cast("list[object]", given)] if isinstance(given, list) else _number(given)

@@ -1,10 +1,15 @@
-"""What a client must remember, in its key's own state folder: a new run, context or process does not empty it.
+"""A client's memory, in its key's own state folder. New runs, contexts and processes find the same state.
 
-One folder an identity: facts in ``facts.json``, the model's position in ``standing.bin``, the one before it in
-``earlier.bin``, what an app has made before the ranges for it are known in ``work.bin``, what was cut from an update
-in ``cut-0.bin`` and ``cut-1.bin``. Each file is written whole, and is on disk before anything that depends on it
-leaves the client.
-``site.json``, in the state folder itself, counts over all identities of the site.
+Each identity has one folder with these files:
+
+- ``facts.json``: facts, such as the run that the client takes part in;
+- ``standing.bin`` and ``earlier.bin``: the newest state of the model, and the state before;
+- ``work.bin``: the app's result, until its ranges are known and it is encoded;
+- ``cut-0.bin`` and ``cut-1.bin``: the values that clip ranges have cut from an update;
+- ``unsent.bin``: what an encryptor has not sent yet.
+
+Each file is written whole. It is on disk before anything that depends on it leaves the client. ``site.json``, in the
+state folder itself, has counts over all identities of the site.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from numpy.typing import NDArray
 from fedcipher import _native
 from fedcipher._files import drop_drafts, locked, make_private_folder, same_content, write_whole
 from fedcipher.errors import CharterError, PrivacyBudgetError, RunError, StateError
-from fedcipher.federation.chain import Standing
+from fedcipher.federation.chain import ChainState
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import Policy
 from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
@@ -33,16 +38,16 @@ from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
 __all__ = ["Store"]
 
 _WAIT_SECONDS = 600.0
-_MOST_AHEAD = 86_400
-"""Of a run's number, as of a round's (``ledger::MOST_AHEAD``)."""
-_FACTS, _STANDING, _EARLIER, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
+_MAX_AHEAD = 86_400
+"""Seconds that a run's number may be dated ahead. The core's ledgers allow rounds the same (``ledger::MAX_AHEAD``)."""
+_FACTS, _NEWEST, _PREVIOUS, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
 _WORK, _CUT = "work.bin", ("cut-0.bin", "cut-1.bin")
 Arrays = list[NDArray[Any]]
-_REMEDY = "what this identity has taken part in is no longer known; use new keys, and leave this folder to its backup"
+_FIX = "the runs of this identity are no longer known; use new keys, and do not restore this folder from a copy"
 
 
 class Store:
-    """The memory of one identity, below ``state``; use it inside `locked`."""
+    """The memory of one identity, below the folder ``state``. Use it inside `locked`."""
 
     def __init__(self, state: Path, identity: str) -> None:
         self._site = state
@@ -50,7 +55,10 @@ class Store:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Keep other processes with this identity out. Raises `StateError`, also where others write to the state."""
+        """Keep out other processes with this identity.
+
+        Raises `StateError` if the lock stays taken for ten minutes, or if other users may write to the state folder.
+        """
         make_private_folder(self._folder)
         if why := _native.changeable(self._site):
             raise StateError(f"the state folder {self._site} {why}")
@@ -61,32 +69,33 @@ class Store:
     # --- facts -------------------------------------------------------------------------------
 
     def recall(self) -> dict[str, Any]:
-        """All facts. Raises `StateError` where they are damaged."""
+        """All facts. Raises `StateError` if their file is damaged."""
         return _read(self._folder / _FACTS)
 
     def remember(self, **values: Any) -> None:
-        """Add facts, durably."""
+        """Add facts to the file, or replace them; they are on disk when this returns."""
         write_whole(self._folder / _FACTS, json.dumps({**self.recall(), **values}).encode())
 
     # --- charters ----------------------------------------------------------------------------
 
     def accepted(self) -> Charter | None:
-        """The charter of the run that this identity takes part in; none before the first."""
+        """The charter of the run that this identity takes part in; None before the first run."""
         digest = self.recall().get("charter")
         return None if digest is None else Charter.decode(_bytes(self._folder / _charter_name(digest)))
 
     def accept(self, charter: Charter, policy: Policy, *, counts: bool, signature: bytes = b"") -> None:
-        """Take part in ``charter``'s run from here on, which ends every earlier run for ever.
+        """Take part in ``charter``'s run from now on. This ends every earlier run of this identity.
 
-        ``counts`` says whether the policy's number of runs is counted, ``signature`` is a coordinator's. Raises
-        `CharterError`.
+        ``counts``: whether the run counts against the policy's number of runs. ``signature``: a coordinator's, if there
+        is one. Raises `CharterError` for an earlier run, a run dated ahead, or a charter that ``policy`` does not
+        accept.
         """
         facts = self.recall()
         digest = charter.digest.hex()
         if charter.run <= int(facts.get("run", 0)):
             raise CharterError(
                 f"the charter's run {charter.run} is not after run {facts['run']}, which this identity has taken part "
-                f"in: a later run ends an earlier one for ever{_ahead(int(facts['run']))}"
+                f"in: a later run ends all earlier ones{_ahead(int(facts['run']))}"
             )
         _check_date(charter.run)
         policy.judge(charter, signature)
@@ -96,14 +105,14 @@ class Store:
         self.remember(
             run=charter.run, charter=digest, answered=0, index=0, evaluated=[], withdrawn=[], opened=None, waiting=None
         )
-        for name in (_STANDING, _EARLIER, _WORK, *_CUT):
+        for name in (_NEWEST, _PREVIOUS, _WORK, *_CUT):
             (self._folder / name).unlink(missing_ok=True)
         for path in self._folder.glob(_charter_name("*")):
             if path.name != _charter_name(digest):
                 path.unlink(missing_ok=True)
 
     def count(self, what: str, epoch: int, digest: str, most: int) -> None:
-        """Count ``digest`` among the site's ``what`` of a key epoch, once. Raises `CharterError` beyond ``most``."""
+        """Count ``digest`` once among the site's ``what`` of a key epoch. Raises `CharterError` beyond ``most``."""
         with _lock(self._site / f"{_SITE}.lock"):
             path = self._site / _SITE
             site = _read(path)
@@ -112,99 +121,99 @@ class Store:
                 return
             if len(held) >= most:
                 raise CharterError(
-                    f"this site has had {most} {what} in key epoch {epoch}, which is all that its policy allows: wait "
-                    "for the next epoch, or see `fedcipher policy`"
+                    f"this site has had {most} {what} in key epoch {epoch}, as many as its policy allows: wait for the "
+                    "next epoch, or see `fedcipher policy`"
                 )
             held.append(digest)
             write_whole(path, json.dumps(site).encode())
 
-    def spend(self, key_set: str, client: int, updates: int, budgets: int) -> None:
+    def charge_privacy_budget(self, key_set: str, client: int, updates: int, budgets: int) -> None:
         """Count one frame of ``client`` against the site's budgets of differential privacy.
 
-        ``updates``: how many frames of a client one budget of ``key_set`` has. ``budgets``: how many budgets the site
-        may spend in all. Key sets add up: their frames may tell of the same data. Clients of one key set hold different
-        data, so only the client with the most frames counts. Raises `PrivacyBudgetError`, and counts nothing,
-        where the frame would go beyond ``budgets``.
+        ``updates``: the number of frames of a client that one budget of ``key_set`` allows. ``budgets``: the number of
+        budgets that the site may use in total. The use of several key sets adds up, because their frames may come from
+        the same data. Clients of one key set hold different data, so only the client with the most frames counts.
+        Raises `PrivacyBudgetError`, and counts nothing, if the frame would exceed ``budgets``.
         """
         with _lock(self._site / f"{_SITE}.lock"):
             path = self._site / _SITE
             site = _read(path)
-            spent: dict[str, Any] = site.setdefault("privacy", {})
-            frames: dict[str, int] = spent.setdefault(key_set, {"updates": updates, "frames": {}})["frames"]
+            used: dict[str, Any] = site.setdefault("privacy", {})
+            frames: dict[str, int] = used.setdefault(key_set, {"updates": updates, "frames": {}})["frames"]
             frames[str(client)] = frames.get(str(client), 0) + 1
-            if sum(Fraction(max(held["frames"].values()), held["updates"]) for held in spent.values()) > budgets:
+            if sum(Fraction(max(held["frames"].values()), held["updates"]) for held in used.values()) > budgets:
                 raise PrivacyBudgetError(
-                    f"this site has spent its {budgets} budgets of differential privacy, over all of its keys: every "
-                    "update under new keys would tell more of the same data. `privacy_budgets` of the policy allows "
+                    f"this site has used its {budgets} budgets of differential privacy, over all of its keys: every "
+                    "update under new keys would reveal more of the same data. `privacy_budgets` of the policy allows "
                     "more, and the epsilons add up"
                 )
             write_whole(path, json.dumps(site).encode())
 
-    # --- positions ---------------------------------------------------------------------------
+    # --- states of the model -----------------------------------------------------------------
 
-    def standing(self) -> Standing | None:
-        """The newest position of the accepted charter's run; none before there is one."""
-        return self._standing(_STANDING)
+    def newest_state(self) -> ChainState | None:
+        """The newest state in the accepted charter's run; None before there is one."""
+        return self._state(_NEWEST)
 
-    def earlier(self) -> Standing | None:
-        """The position before it, where `keep` was given it."""
-        return self._standing(_EARLIER)
+    def previous_state(self) -> ChainState | None:
+        """The state before the newest one; None if it was not saved."""
+        return self._state(_PREVIOUS)
 
-    def keep(self, standing: Standing, *, earlier: Standing | None = None) -> None:
-        """Make ``standing`` the newest position."""
-        if earlier is not None:
-            write_whole(self._folder / _EARLIER, *_packed(earlier, self._charter_digest()))
-        write_whole(self._folder / _STANDING, *_packed(standing, self._charter_digest()))
+    def save_state(self, state: ChainState, *, previous: ChainState | None = None) -> None:
+        """Make ``state`` the newest one, and ``previous``, if given, the one before."""
+        if previous is not None:
+            write_whole(self._folder / _PREVIOUS, *_packed(previous, self._charter_digest()))
+        write_whole(self._folder / _NEWEST, *_packed(state, self._charter_digest()))
 
-    def follow(self, standing: Standing) -> None:
-        """Make ``standing`` the newest position, and what `standing` has given the one before it."""
-        # One more name for the same file: a model is written once a round.
-        same_content(self._folder / _STANDING, self._folder / _EARLIER)
-        self.keep(standing)
+    def advance_to(self, state: ChainState) -> None:
+        """Make ``state`` the newest one, and the newest one so far the previous one."""
+        # A second name for the same file saves one write of the model in each round.
+        same_content(self._folder / _NEWEST, self._folder / _PREVIOUS)
+        self.save_state(state)
 
-    def _standing(self, name: str) -> Standing | None:
+    def _state(self, name: str) -> ChainState | None:
         path = self._folder / name
-        # A process that was killed while it accepted a charter has left those of the run before.
+        # If a process is killed while it accepts a charter, the states of the run before are still there.
         return _unpacked(_bytes(path), path, self._charter_digest()) if path.exists() else None
 
     def _charter_digest(self) -> str:
         return str(self.recall().get("charter"))
 
-    # --- what an encryptor has not sent ------------------------------------------------------
+    # --- values that an encryptor has not sent -----------------------------------------------
 
     def keep_unsent(self, state: bytes) -> None:
-        """An encryptor's state, for the next round of this run."""
+        """Save an encryptor's state for the next round of this run."""
         write_whole(self._folder / "unsent.bin", self._charter_digest().encode() + b"\n" + state)
 
     def unsent(self) -> bytes:
-        """What `keep_unsent` was given in this run."""
+        """The state that `keep_unsent` saved in this run; empty if there is none."""
         path = self._folder / "unsent.bin"
         charter, _, state = (_bytes(path) if path.exists() else b"").partition(b"\n")
         return state if charter == self._charter_digest().encode() else b""
 
-    # --- what a clip range has cut -----------------------------------------------------------
+    # --- values that a clip range has cut ----------------------------------------------------
 
     def keep_cut(self, slot: int, arrays: Arrays) -> None:
-        """What was cut from an update of this run; two may be kept, in ``slot`` 0 and 1."""
+        """Save in ``slot``, 0 or 1, what was cut from an update of this run."""
         write_whole(self._folder / _CUT[slot], *_with_arrays({}, [arrays]))
 
     def cut(self, slot: int) -> Arrays:
-        """What `keep_cut` was given; none where that is not there any more. Raises `StateError` where it is damaged."""
+        """The arrays that `keep_cut` saved; an empty list if none. Raises `StateError` if they are damaged."""
         path = self._folder / _CUT[slot]
         return _arrays_in(_bytes(path), path)[1][0] if path.exists() else []
 
     def drop_cut(self, slot: int) -> None:
-        """It is not needed any more."""
+        """Delete what `keep_cut` saved in ``slot``."""
         (self._folder / _CUT[slot]).unlink(missing_ok=True)
 
-    # --- what an app has made, before it is encoded -------------------------------------------
+    # --- the app's result, before it is encoded ----------------------------------------------
 
     def keep_work(self, name: bytes, content: bytes) -> None:
-        """An app's work of this run, until `drop_work`; ``name`` says what it was computed from."""
+        """Save the app's result of this run until `drop_work`; ``name`` identifies what it was computed from."""
         write_whole(self._folder / _WORK, b"\n".join([self._charter_digest().encode(), name.hex().encode(), content]))
 
     def work(self, name: bytes) -> bytes | None:
-        """What `keep_work` was given under ``name`` in this run."""
+        """The result that `keep_work` saved under ``name`` in this run; None if there is none."""
         path = self._folder / _WORK
         if not path.exists():
             return None
@@ -212,28 +221,28 @@ class Store:
         return content if (charter, named) == (self._charter_digest().encode(), name.hex().encode()) else None
 
     def drop_work(self) -> None:
-        """It is not needed any more."""
+        """Delete what `keep_work` saved."""
         (self._folder / _WORK).unlink(missing_ok=True)
 
 
 def _check_date(run: int) -> None:
-    """Refuse a run that is dated ahead, as the core refuses such rounds: it would shut out every later one."""
+    """Refuse a run that is dated ahead, like the core refuses such rounds: it would block every later run."""
     seconds = _native.round_date(run) or 0
-    if seconds > datetime.now(timezone.utc).timestamp() + _MOST_AHEAD:
+    if seconds > datetime.now(timezone.utc).timestamp() + _MAX_AHEAD:
         raise CharterError(
-            f"the charter's run {run} is dated more than a day ahead of this machine's clock: set the server's clock, "
-            "or this one's"
+            f"the charter's run {run} is dated more than a day ahead of this machine's clock: correct the server's "
+            "clock or this machine's"
         )
 
 
 def _ahead(run: int) -> str:
-    """What to do where a run that was accepted is dated ahead: every clock was wrong then."""
+    """Advice if an accepted run is dated ahead, else empty. At least one clock was wrong when it was accepted."""
     try:
         _check_date(run)
     except CharterError:
         return (
-            ". That run is dated ahead of this machine's clock, so a clock was wrong then: see that the clocks are "
-            "right, have new keys made (`fedcipher keygen`, or `fedcipher authority rotate`), and start a new run"
+            ". That run is dated ahead of this machine's clock, so a clock was wrong then: correct the clocks, have "
+            "new keys made (`fedcipher keygen`, or `fedcipher authority rotate`), and start a new run"
         )
     return ""
 
@@ -245,7 +254,7 @@ def _lock(path: Path) -> Generator[None]:
     try:
         while (held := locked(path)) is None:
             if time.monotonic() > until:
-                raise StateError(f"{path} stays locked: end the process that has it")
+                raise StateError(f"{path} stays locked: end the process that holds the lock")
             time.sleep(0.005)
     except RunError as error:
         raise StateError(str(error)) from error
@@ -261,7 +270,7 @@ def _bytes(path: Path) -> bytes:
     try:
         return read_file(path, MAX_MODEL)
     except OSError as error:
-        raise StateError(f"{path} cannot be read: {error}; {_REMEDY}") from error
+        raise StateError(f"{path} cannot be read: {error}; {_FIX}") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -271,47 +280,47 @@ def _read(path: Path) -> dict[str, Any]:
         held: dict[str, Any] = parse_json(_bytes(path))
         return {**held}
     except (ValueError, TypeError) as error:
-        raise StateError(f"{path} is damaged; {_REMEDY}") from error
+        raise StateError(f"{path} is damaged; {_FIX}") from error
 
 
-def _packed(standing: Standing, charter: str) -> list[bytes | memoryview]:
+def _packed(state: ChainState, charter: str) -> list[bytes | memoryview]:
     head = {
         "charter": charter,
-        "position": standing.position.hex(),
-        "steps": standing.steps,
-        "last": standing.last.hex(),
-        "moved": standing.moved.hex(),
-        "ranges": standing.ranges.hex(),
-        "delta": standing.delta is not None,
+        "position": state.position.hex(),
+        "steps": state.steps,
+        "last": state.last.hex(),
+        "moved": state.moved.hex(),
+        "ranges": state.ranges.hex(),
+        "delta": state.delta is not None,
     }
-    return _with_arrays(head, [standing.model, standing.delta or [], *standing.moments])
+    return _with_arrays(head, [state.model, state.delta or [], *state.moments])
 
 
-def _unpacked(content: bytes, path: Path, charter: str) -> Standing | None:
-    said, groups = _arrays_in(content, path)
+def _unpacked(content: bytes, path: Path, charter: str) -> ChainState | None:
+    head, groups = _arrays_in(content, path)
     try:
-        if said["charter"] != charter:
+        if head["charter"] != charter:
             return None
         model, delta, *moments = groups
-        return Standing(
+        return ChainState(
             model=[np.array(x) for x in model],
-            delta=delta if said["delta"] else None,
+            delta=delta if head["delta"] else None,
             moments=moments,
-            ranges=bytes.fromhex(said["ranges"]),
-            position=bytes.fromhex(said["position"]),
-            steps=int(said["steps"]),
-            last=bytes.fromhex(said["last"]),
-            moved=bytes.fromhex(said["moved"]),
+            ranges=bytes.fromhex(head["ranges"]),
+            position=bytes.fromhex(head["position"]),
+            steps=int(head["steps"]),
+            last=bytes.fromhex(head["last"]),
+            moved=bytes.fromhex(head["moved"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{path} is damaged; {_REMEDY}") from error
+        raise StateError(f"{path} is damaged; {_FIX}") from error
 
 
 def _with_arrays(head: dict[str, Any], groups: list[Arrays]) -> list[bytes | memoryview]:
     """A file of arrays: a line with the SHA-256 of the rest, a line of JSON, then the arrays' bytes."""
-    said = {**head, "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups]}
+    head = {**head, "arrays": [[[x.dtype.str, list(x.shape)] for x in group] for group in groups]}
     flat = [np.ascontiguousarray(x).reshape(-1) for group in groups for x in group]
-    rest = [json.dumps(said).encode() + b"\n", *(x.view(np.uint8).data for x in flat)]
+    rest = [json.dumps(head).encode() + b"\n", *(x.view(np.uint8).data for x in flat)]
     digest = hashlib.sha256()
     for part in rest:
         digest.update(part)
@@ -319,15 +328,15 @@ def _with_arrays(head: dict[str, Any], groups: list[Arrays]) -> list[bytes | mem
 
 
 def _arrays_in(content: bytes, path: Path) -> tuple[dict[str, Any], list[Arrays]]:
-    """The head and the groups of arrays of what `_with_arrays` has made."""
+    """The head and the groups of arrays in a file of `_with_arrays`. Raises `StateError` if it is damaged."""
     begin = content.find(b"\n") + 1
     end = content.find(b"\n", begin) + 1
     if hashlib.sha256(memoryview(content)[begin:]).hexdigest().encode() != content[: begin - 1]:
-        raise StateError(f"{path} is damaged; {_REMEDY}")
+        raise StateError(f"{path} is damaged; {_FIX}")
     try:
-        said: dict[str, Any] = parse_json(content[begin : end - 1])
+        head: dict[str, Any] = parse_json(content[begin : end - 1])
         groups: list[Arrays] = []
-        for group in said["arrays"]:
+        for group in head["arrays"]:
             made: Arrays = []
             for dtype, shape in group:
                 count = int(np.prod(shape, dtype=np.int64))
@@ -335,6 +344,6 @@ def _arrays_in(content: bytes, path: Path) -> tuple[dict[str, Any], list[Arrays]
                 made.append(held.reshape(shape))
                 end += held.nbytes
             groups.append(made)
-        return said, groups
+        return head, groups
     except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{path} is damaged; {_REMEDY}") from error
+        raise StateError(f"{path} is damaged; {_FIX}") from error

@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import FrameError, LayoutError, SealedModelError
 from fedcipher.federation import messages
+from fedcipher.federation.app_inputs import digest_of_context
 from fedcipher.federation.messages import Arrays, Config, Content, Metrics, PackedArray, Reply
 from fedcipher.federation.refusal import CODE, reference_of, refusal
-from fedcipher.federation.told import digest_of_context
 
 __all__ = [
     "SealedArrays",

@@ -21,7 +21,7 @@ from fedcipher.adapters.flower.wrapped_strategy import WrappedStrategy
 from fedcipher.codec import Array
 from fedcipher.errors import StrategyError
 from fedcipher.federation import messages
-from fedcipher.federation.charter import MOST_ROUNDS, Purpose
+from fedcipher.federation.charter import MAX_ROUNDS, Purpose
 from fedcipher.federation.messages import Arrays, Reply
 from fedcipher.federation.records import RoundRecord
 from fedcipher.federation.server.outcome import Outcome
@@ -143,7 +143,7 @@ class SecureStrategy(Strategy):
         """
         check_grid(grid)
         instance_of(initial_arrays, ArrayRecord, "initial_arrays", "give an ArrayRecord of the model's first arrays")
-        num_rounds, timeout = whole_number(num_rounds, "num_rounds", 0, MOST_ROUNDS), seconds(timeout, "timeout")
+        num_rounds, timeout = whole_number(num_rounds, "num_rounds", 0, MAX_ROUNDS), seconds(timeout, "timeout")
         given: dict[Purpose, ConfigRecord | None] = {"train": train_config, "evaluate": evaluate_config}
         for name, config in given.items():
             if config is not None:

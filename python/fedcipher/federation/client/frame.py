@@ -15,7 +15,7 @@ from fedcipher.federation.client.app_result import AppResult, numbers_of
 from fedcipher.federation.client.model import ClientModel
 from fedcipher.federation.ranges import HISTOGRAMS
 from fedcipher.federation.round_settings import RoundSettings
-from fedcipher.federation.whole_numbers import LARGEST, WHOLE
+from fedcipher.federation.whole_numbers import MAX_MAGNITUDE, WHOLE
 from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import Encryptor
 
@@ -76,7 +76,7 @@ class RoundFrame:
             round=self._settings.round,
             reference=self._model.reference if trains else None,
             plan=self._settings.plan,
-            model=self._model.binding(self._purpose),
+            model=self._model.associated_data(self._purpose),
             memory=self._model.memory(self._purpose),
             lanes=lanes,
             counts=0 if self._lanes is None else self._lanes.counts,
@@ -117,10 +117,10 @@ class RoundFrame:
             values["fedcipher.saturated"] = [odd]
             update = model.with_waiting(update)
             values[WHOLE], cut = cast("tuple[list[float], int]", model.whole(result.arrays))
-        values[HISTOGRAMS] = cast("list[float]", model.counted(update, share))
+        values[HISTOGRAMS] = cast("list[float]", model.histogram_counts(update, share))
         if self._counts:
             # Beside the largest weight of late, whatever the charter allows for.
-            share /= model.omega
+            share /= model.recent_weight
             if share != 1:
                 update = [np.asarray(x * np.float32(share)) for x in update]
         if self._measures:
@@ -129,7 +129,7 @@ class RoundFrame:
         values.update(counted)
         if cut:
             values["fedcipher.clipped"][0] += cut
-            _log.warning("round %s: %s whole numbers were cut to %s", self._settings.index, cut, LARGEST)
+            _log.warning("round %s: %s whole numbers were cut to %s", self._settings.index, cut, MAX_MAGNITUDE)
         return update
 
     def _examples(self, result: AppResult) -> int | float:

@@ -13,7 +13,7 @@ from fedcipher._files import resolved
 from fedcipher.engine import Engine, connect
 from fedcipher.errors import AccessError, KeyFormatError, UnsupportedError, WrongEpochError
 from fedcipher.federation.charter import Charter
-from fedcipher.federation.policy import SIMULATED, Policy, load_policy
+from fedcipher.federation.policy import SIMULATION_POLICY, Policy, load_policy
 from fedcipher.federation.query import Query
 from fedcipher.federation.store import Store
 from fedcipher.foreign_text import quoting_log
@@ -61,7 +61,7 @@ def spend(holder: KeyHolder, charter: Charter | Query) -> None:
     """
     privacy, budgets = holder.scheme.codec.privacy, holder.policy().privacy_budgets
     if privacy is not None and budgets:
-        holder.store.spend(f"{charter.key_set}-{charter.epoch}", holder.client, privacy.rounds, budgets)
+        holder.store.charge_privacy_budget(f"{charter.key_set}-{charter.epoch}", holder.client, privacy.rounds, budgets)
 
 
 def take_prekeys(encryptor: Encryptor, frames: list[bytes]) -> None:
@@ -79,7 +79,7 @@ class _Site:
 
     def policy(self) -> Policy:
         """The site's; a simulation whose keys the run names, and no file of a policy, has no site to protect."""
-        return load_policy(home() / "policy.json", SIMULATED if self.simulated else None)
+        return load_policy(home() / "policy.json", SIMULATION_POLICY if self.simulated else None)
 
 
 class _EngineHolder(_Site):

@@ -12,18 +12,18 @@ import numpy as np
 from fedcipher.codec import Array, largest_magnitude
 from fedcipher.errors import CharterError, LayoutError, NonceReuseError, RoundError, RunError, StateError
 from fedcipher.federation.answers import Lanes, Sums
-from fedcipher.federation.chain import Chain, Opened, Standing
+from fedcipher.federation.bit_widths import ADVICE
+from fedcipher.federation.chain import Chain, ChainState, OpenedStep
 from fedcipher.federation.charter import Charter, Purpose, digest_of
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.clip_feedback import ClipFeedback, with_waiting
 from fedcipher.federation.client.key_holder import KeyHolder, spend
-from fedcipher.federation.kept import ENOUGH, KEPT, kept_lanes, kept_parts, rounds_at_random
+from fedcipher.federation.kept_share import KEPT_SHARE, MIN_KEPT_SHARE, kept_share_lanes, kept_shares, rounds_at_random
 from fedcipher.federation.messages import AGGREGATE_PREFIX, Arrays, aggregate_of, frame_bytes, to_numpy
 from fedcipher.federation.optimiser_step import in_type_of
-from fedcipher.federation.ranges import follows
+from fedcipher.federation.ranges import ranges_follow_updates
 from fedcipher.federation.records import CLIPPED, drowned_text, thin_text
 from fedcipher.federation.round_settings import RoundSettings
-from fedcipher.federation.widths import ADVICE
 from fedcipher.foreign_text import quoting_log
 from fedcipher.schemes import Decryptor
 
@@ -54,7 +54,7 @@ class ClientModel:
         self._codec = holder.scheme.codec
         self._waiting = ClipFeedback(holder.store)
         self._chain: Chain | None = None
-        self._kept: Standing | None = None
+        self._kept: ChainState | None = None
         self.charter = self._charter()
         if settings.bits not in (self._codec.bit_widths if self._codec.adaptive else [0]):
             raise RoundError(f"{settings.bits} bits of a value are no choice that the charter leaves")
@@ -95,14 +95,16 @@ class ClientModel:
             self._set(initial, steps)
             return
         self._chain = self._beginning(initial, steps)
-        earlier: Standing | None = None
+        earlier: ChainState | None = None
         for number in sorted(steps):
             frames, index = steps[number]
-            if number <= self._chain.at.steps:
+            if number <= self._chain.state.steps:
                 continue
-            if number != self._chain.at.steps + 1:
-                raise StateError(f"step {self._chain.at.steps + 1} is missing; the server sends all again next round")
-            earlier = self._chain.at
+            if number != self._chain.state.steps + 1:
+                raise StateError(
+                    f"step {self._chain.state.steps + 1} is missing; the server sends all again next round"
+                )
+            earlier = self._chain.state
             measured = self._chain.measuring
             opened = self._chain.step(decryptor, frames, index)
             self._note(number, opened)
@@ -113,19 +115,19 @@ class ClientModel:
                 _log.warning("step %s: %s", number, drowned_text(opened.drowned))
             if opened.failed:
                 _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
-        if (self._chain.at.steps, self._chain.at.last) != (self._settings.steps, self._settings.last):
+        if (self._chain.state.steps, self._chain.state.last) != (self._settings.steps, self._settings.last):
             raise StateError("this client has opened other sums than the message's chain has")
-        self._chain.choose(self._settings.bits)
-        if self._chain.at is self._kept:
+        self._chain.choose_bits(self._settings.bits)
+        if self._chain.state is self._kept:
             return
         if earlier is not None and earlier is self._kept:
-            self._store.follow(self._chain.at)
+            self._store.advance_to(self._chain.state)
         else:
-            self._store.keep(self._chain.at, earlier=earlier)
+            self._store.save_state(self._chain.state, previous=earlier)
 
-    def _note(self, number: int, opened: Opened) -> None:
+    def _note(self, number: int, opened: OpenedStep) -> None:
         """Remember what step ``number`` has said, before the step itself: a process that is killed makes it again."""
-        told: dict[str, Any] = {"step": number, "last": self._running.at.last.hex(), "unopened": opened.failed}
+        told: dict[str, Any] = {"step": number, "last": self._running.state.last.hex(), "unopened": opened.failed}
         if self.charter.reports and opened.answers is not None:
             told["answers"] = _ratios(opened.answers, self.charter, "train")
             if self._codec.adaptive:
@@ -185,30 +187,30 @@ class ClientModel:
     def _set(self, initial: list[Array], steps: dict[int, Any]) -> None:
         if steps or not initial:
             raise CharterError("under a charter whose server sets the models a message brings a model, and no sums")
-        nowhere = Standing(initial, None, [], b"", b"", 0)
-        self._chain = Chain(self.charter, self.scheme, self.context, standing=nowhere)
+        nowhere = ChainState(initial, None, [], b"", b"", 0)
+        self._chain = Chain(self.charter, self.scheme, self.context, state=nowhere)
         self._chain.set_model(initial)
-        self._chain.choose(self._settings.bits)
+        self._chain.choose_bits(self._settings.bits)
         _log.info("round %s: the server has set a model, position %s", self._settings.index, self._chain.position.hex())
 
     def _beginning(self, initial: list[Array], steps: dict[int, Any]) -> Chain:
         """Where the steps that a message brings begin."""
-        self._kept = self._store.standing()
+        self._kept = self._store.newest_state()
         if self._kept is None:
             if not initial:
                 raise StateError("this client has no model of the run; the server sends it again next round")
             return Chain(self.charter, self.scheme, self.context, first=initial)
         at = self._earlier(self._kept, steps) or self._kept
-        return Chain(self.charter, self.scheme, self.context, standing=at)
+        return Chain(self.charter, self.scheme, self.context, state=at)
 
-    def _earlier(self, kept: Standing, steps: dict[int, Any]) -> Standing | None:
+    def _earlier(self, kept: ChainState, steps: dict[int, Any]) -> ChainState | None:
         """The position before ``kept``, where the server has taken back the last step: one step, once a position."""
-        instead = Chain.last_of(*steps[kept.steps]) if kept.steps in steps else b""
+        instead = Chain.step_digest(*steps[kept.steps]) if kept.steps in steps else b""
         said = (self._settings.steps, self._settings.last)
         taken_back = said[0] < kept.steps or instead not in (b"", kept.last)
         if not taken_back:
             return None
-        earlier = self._store.earlier()
+        earlier = self._store.previous_state()
         if earlier is None or earlier.steps != kept.steps - 1:
             return None
         # The same again goes: what follows may have failed.
@@ -267,30 +269,30 @@ class ClientModel:
         return self._chain
 
     @property
-    def _at(self) -> Standing:
-        return self._running.at
+    def _at(self) -> ChainState:
+        return self._running.state
 
     @property
     def arrays(self) -> list[Array]:
         """The model, in the charter's order."""
         return self._at.model
 
-    def binding(self, purpose: Purpose) -> bytes:
+    def associated_data(self, purpose: Purpose) -> bytes:
         """What this message's frame names."""
-        return self._running.binding(purpose, self._settings.index)
+        return self._running.associated_data(purpose, self._settings.index)
 
     def memory(self, purpose: Purpose) -> bytes:
         """The memory of sets that this message's frame counts in."""
         return self._running.memory(purpose)
 
     @property
-    def omega(self) -> float:
-        """As `Chain.omega`."""
-        return self._running.omega
+    def recent_weight(self) -> float:
+        """As `Chain.recent_weight`."""
+        return self._running.recent_weight
 
-    def counted(self, update: Sequence[Array], share: float) -> list[int]:
-        """As `Chain.counted`."""
-        return self._running.counted(update, share)
+    def histogram_counts(self, update: Sequence[Array], share: float) -> list[int]:
+        """As `Chain.histogram_counts`."""
+        return self._running.histogram_counts(update, share)
 
     @property
     def hides_ranges(self) -> bool:
@@ -315,7 +317,7 @@ class ClientModel:
 
     def with_waiting(self, update: list[Array]) -> list[Array]:
         """``update`` and what earlier ranges have cut, where ranges follow."""
-        waiting = self._waiting.taken(self._settings.index, update) if follows(self.scheme) else []
+        waiting = self._waiting.taken(self._settings.index, update) if ranges_follow_updates(self.scheme) else []
         if not waiting:
             return update
         return [with_waiting(x, w) for x, w in zip(update, waiting, strict=True)]
@@ -330,7 +332,7 @@ class ClientModel:
             return update, self._counts(update)
         index, chain = self._settings.index, self._running
         # Whoever knew the draws would find one client's part in a sum.
-        draws = chain.draws(index, self._holder.client) if self._holder.policy().repeatable else os.urandom(16)
+        draws = chain.rounding_seed(index, self._holder.client) if self._holder.policy().repeatable else os.urandom(16)
         coded = coding.encode(update, chain.seed(index), draws)
         if counts and not self.charter.sets_models:
             self._waiting.keep(coded.rest, coding.scales, self._settings.index, share=share)
@@ -408,14 +410,18 @@ class ClientModel:
                     "tensor, clip='auto' or more bits keeps them",
                     *(index, x.size, name),
                 )
-        kept = kept_parts(update, self._running.layout, levels, unbiased=self.at_random)
+        kept = kept_shares(update, self._running.layout, levels, unbiased=self.at_random)
         return self._kept_counts(kept, clipped=clipped, vanished=vanished)
 
     def _kept_counts(self, kept: list[float], *, clipped: int, vanished: int) -> dict[str, list[float]]:
-        thin = [(name, part) for name, part in zip(self.charter.names, kept[1:], strict=True) if part < ENOUGH]
+        thin = [(name, part) for name, part in zip(self.charter.names, kept[1:], strict=True) if part < MIN_KEPT_SHARE]
         if thin:
             _log.warning("round %s: %s", self._settings.index, thin_text(thin))
-        return {"fedcipher.clipped": [float(clipped)], "fedcipher.vanished": [float(vanished)], KEPT: kept_lanes(kept)}
+        return {
+            "fedcipher.clipped": [float(clipped)],
+            "fedcipher.vanished": [float(vanished)],
+            KEPT_SHARE: kept_share_lanes(kept),
+        }
 
     # --- what an app has made, before its ranges are known -------------------------------------
 

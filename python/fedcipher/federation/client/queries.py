@@ -7,13 +7,13 @@ from typing import Any
 
 from fedcipher.errors import CharterError, RoundError
 from fedcipher.federation.answers import Tally
+from fedcipher.federation.app_inputs import records_of
 from fedcipher.federation.client.app_result import AppResult, numbers_of
 from fedcipher.federation.client.egress import checked
 from fedcipher.federation.client.key_holder import KeyHolder, spend, take_prekeys
 from fedcipher.federation.messages import CONTEXT, QUERY, RECORD, UPDATE, Config, Content, Message, wire_record
 from fedcipher.federation.query import NoisyAnswers, Query, query_lanes
 from fedcipher.federation.round_settings import prekeys_of
-from fedcipher.federation.told import records_of
 from fedcipher.foreign_text import quoting_log
 
 __all__ = ["QueryFrame"]
@@ -75,7 +75,11 @@ class QueryFrame:
             # An app that failed has sent nothing that noise would have to cover.
             sent = {"update": [NoisyAnswers(query.answers, privacy).encode({} if result.failed else values)]}
         frame = self._encryptor.encrypt(
-            **sent, round=query.round, plan=self._plan, model=query.binding(self._context), memory=query.memory()
+            **sent,
+            round=query.round,
+            plan=self._plan,
+            model=query.associated_data(self._context),
+            memory=query.memory(),
         )
         content: Content = {RECORD: wire_record({UPDATE: frame}), CONTEXT: Config({"digest": self._context})}
         return checked(content, scheme.name, query.round, frozenset())

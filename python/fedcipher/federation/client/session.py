@@ -15,6 +15,7 @@ import numpy as np
 
 from fedcipher.codec import Array
 from fedcipher.errors import RoundError
+from fedcipher.federation.app_inputs import check_app_inputs
 from fedcipher.federation.charter import PURPOSES, Purpose
 from fedcipher.federation.client import committee, queries, reports
 from fedcipher.federation.client.app_result import AppResult
@@ -41,7 +42,6 @@ from fedcipher.federation.messages import (
     wire_record,
 )
 from fedcipher.federation.round_settings import RoundSettings
-from fedcipher.federation.told import check_told
 
 __all__ = ["ClientSession", "Work"]
 
@@ -89,7 +89,7 @@ class ClientSession:
     """The holder of one key, towards the servers of its runs.
 
     ``holder`` gives the key's holder, and ``context`` the digest of what no charter lists
-    (`fedcipher.federation.told.digest_of_context`): neither is asked for a message that is not of a run.
+    (`fedcipher.federation.app_inputs.digest_of_context`): neither is asked for a message that is not of a run.
     """
 
     def __init__(self, holder: Callable[[], KeyHolder], context: Callable[[], bytes]) -> None:
@@ -162,7 +162,7 @@ class _Asked:
         record = record_in(message.content, charter.record, Arrays)
         if message.type != charter.types[purpose] or record is None:
             raise RoundError("the message is of another type than the charter names, or brings no model")
-        check_told(message.content, charter, purpose, settings.index, without=frozenset([charter.record, CONFIG]))
+        check_app_inputs(message.content, charter, purpose, settings.index, without=frozenset([charter.record, CONFIG]))
         # A reader, or a member of a committee, need not be a client.
         encryptor = holder.encryptor(charter.epoch)
         take_prekeys(encryptor, settings.prekeys)

@@ -9,10 +9,11 @@ from functools import partial
 from fedcipher.codec import Array
 from fedcipher.errors import DecryptError, ForgedAggregateError, SetRuleError
 from fedcipher.federation.answers import Report, Sums
-from fedcipher.federation.chain import Opened
+from fedcipher.federation.bit_widths import ADVICE, advice_answer
+from fedcipher.federation.chain import OpenedStep
 from fedcipher.federation.charter import Purpose
 from fedcipher.federation.messages import CONFIG, Arrays, Message, Reply
-from fedcipher.federation.ranges import follows
+from fedcipher.federation.ranges import ranges_follow_updates
 from fedcipher.federation.records import ClientRecord, RoundRecord, counted_of, losses, thin_text
 from fedcipher.federation.server.asking import Asking
 from fedcipher.federation.server.committee import NoSum, addressed
@@ -22,7 +23,6 @@ from fedcipher.federation.server.reports import Reports, request
 from fedcipher.federation.server.round_sums import RoundSums
 from fedcipher.federation.server.set_memory import ServerSets
 from fedcipher.federation.server.state import RunState
-from fedcipher.federation.widths import ADVICE, advice_answer
 from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Accepting", "Summed"]
@@ -185,7 +185,7 @@ class Accepting:
         for node in self._reports.heard:
             model.delivered(node)
         if said is not None and beside:
-            model.widths.hear(round(said.values[ADVICE][0]))
+            model.widths.take_advice(round(said.values[ADVICE][0]))
         return said if answers else None
 
     def _report_message(self, purpose: Purpose, node: int, index: int, frame: bytes | None) -> Message:
@@ -209,9 +209,9 @@ class Accepting:
         accepted = [node for node in added.nodes if self._run.nodes.client_of[node] in there]
         return Summed(accepted, opened.answers, model=self._run.model.arrays)
 
-    def _check_kept(self, opened: Opened) -> None:
+    def _check_kept(self, opened: OpenedStep) -> None:
         """End a run that would lose most of what its clients learn, round for round."""
-        follow = follows(self._run.scheme) and not self._run.setup.sets_models
+        follow = ranges_follow_updates(self._run.scheme) and not self._run.setup.sets_models
         if (
             opened.kept is not None
             and opened.kept < self._run.setup.least_kept
@@ -223,7 +223,7 @@ class Accepting:
                 f"{thin_text(opened.thin)}. SecureStrategy(least_kept=0) goes on all the same"
             )
 
-    def _open_step(self, frames: list[bytes], index: int) -> Opened | None:
+    def _open_step(self, frames: list[bytes], index: int) -> OpenedStep | None:
         """What the newest step's sums lead to; None where they do not open and are withdrawn."""
         assert self._run.setup.opener is not None
         try:

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from fedcipher.errors import StrategyError
+from fedcipher.federation.app_inputs import records_of
 from fedcipher.federation.canonical import encode
 from fedcipher.federation.charter import Purpose
 from fedcipher.federation.messages import CONFIG, Config, Message
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.federation.server.model import Brought
 from fedcipher.federation.server.state import RunState
-from fedcipher.federation.told import records_of
 from fedcipher.foreign_text import quoting_log
 
 __all__ = ["Asking"]

@@ -24,7 +24,7 @@ from fedcipher.federation.messages import (
     frame_bytes,
     record_in,
 )
-from fedcipher.federation.records import LARGEST_PHASE, PHASES, ClientRecord, RoundRecord
+from fedcipher.federation.records import MAX_PHASE, PHASES, ClientRecord, RoundRecord
 from fedcipher.federation.server.round_sums import RoundSums
 from fedcipher.federation.server.state import RunState
 from fedcipher.foreign_text import quoted, quoting_log
@@ -174,4 +174,4 @@ def _take_phases(content: Content, clear: Sequence[str]) -> tuple[dict[str, floa
     # A client writes them.
     numbers = {k: as_float(v) for k, v in taken.items() if isinstance(v, (int, float))}
     shown = {name: as_float(said[name]) for name in clear if isinstance(said.get(name), (int, float))}
-    return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < LARGEST_PHASE}, shown
+    return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < MAX_PHASE}, shown

@@ -78,7 +78,7 @@ class LiarSearch:
                 "clients %s sit this round out, so that no sums differ by too few clients; %s are left out of the run",
                 *(list(plan.waiting), list(plan.left_out)),
             )
-        sums = self._finder.summed(arrived)
+        sums = self._finder.fix_sums(arrived)
         self.pending, self._round, self._measures = sums, round, measures
         self._keep()
         return sums, plan.end or ("" if sums else "no group of clients is complete")
@@ -86,7 +86,7 @@ class LiarSearch:
     def drop(self, *, asked: bool) -> None:
         """No sum was made of the last `sets`. ``asked``: a committee was asked for it."""
         if self.pending:
-            self._finder.drop(asked=asked)
+            self._finder.drop_sums(asked=asked)
         self.pending = ()
         self._keep()
 
@@ -129,7 +129,7 @@ class LiarSearch:
         return self._settled(refusals)
 
     def _settled(self, refusals: Sequence[Collection[int]]) -> Outcome:
-        outcome = self._finder.settle(refusals)
+        outcome = self._finder.record_result(refusals)
         self.pending = ()
         self._keep()
         for client in outcome.proven:

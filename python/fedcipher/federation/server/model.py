@@ -11,15 +11,15 @@ import numpy as np
 from fedcipher.codec import Array
 from fedcipher.errors import DecryptError, ForgedAggregateError, LayoutError, StrategyError
 from fedcipher.federation.answers import Sums
-from fedcipher.federation.chain import Chain, Opened, Standing
+from fedcipher.federation.bit_widths import BitWidths
+from fedcipher.federation.chain import Chain, ChainState, OpenedStep
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.messages import Arrays, aggregate_key, named, packed_frame, wire_record
 from fedcipher.federation.optimiser_step import in_type_of
-from fedcipher.federation.ranges import measured_at, measures_at
+from fedcipher.federation.ranges import reached_by_histograms, sends_histograms_at
 from fedcipher.federation.records import RoundRecord
 from fedcipher.federation.server.committee import addressed
 from fedcipher.federation.server.run_folder import RunFolder
-from fedcipher.federation.widths import Widths
 from fedcipher.schemes import Decryptor, Scheme
 
 __all__ = ["Brought", "ServerModel"]
@@ -50,8 +50,8 @@ class ServerModel:
         self._set: list[Array] | None = folder.set_model()
         # Of each step: the digest that clients know it by, and whose updates are in each of its sums.
         self._steps: list[tuple[bytes, list[list[int]]]] = []
-        self._before: Standing | None = None
-        self.widths = Widths(scheme.codec)
+        self._before: ChainState | None = None
+        self.widths = BitWidths(scheme.codec)
         self.false_start = False
         """Whether the sum of histograms that was there did not open, and is withdrawn."""
         # How many steps each node has.
@@ -71,7 +71,7 @@ class ServerModel:
                     self.withdraw()
 
     def _note(self, frames: Sequence[bytes], index: int) -> None:
-        self._steps.append((Chain.last_of(frames, index), [Chain.clients_of([frame]) for frame in frames]))
+        self._steps.append((Chain.step_digest(frames, index), [Chain.clients_of([frame]) for frame in frames]))
 
     @property
     def last(self) -> bytes:
@@ -86,12 +86,12 @@ class ServerModel:
     @property
     def measuring(self) -> bool:
         """Whether clients send histograms alone."""
-        return measures_at(self._scheme, self.charter, self.folder.count)
+        return sends_histograms_at(self._scheme, self.charter, self.folder.count)
 
     @property
     def measured(self) -> bool:
         """Whether the newest step is a sum of histograms."""
-        return measured_at(self._scheme, self.charter, self.folder.count)
+        return reached_by_histograms(self._scheme, self.charter, self.folder.count)
 
     @property
     def at_first_model(self) -> bool:
@@ -143,7 +143,7 @@ class ServerModel:
         """The sums of the newest step, by their names in a message."""
         return wire_record({aggregate_key(self.folder.count, group): frame for group, frame in enumerate(frames)})
 
-    def open(self, opener: Decryptor, frames: Sequence[bytes], index: int) -> Opened:
+    def open(self, opener: Decryptor, frames: Sequence[bytes], index: int) -> OpenedStep:
         """Make the newest step: what its clients answered. Raises what a decryptor raises."""
         return self._step(opener, frames, index)
 
@@ -155,22 +155,24 @@ class ServerModel:
         self._go_back(self._before)
         self._step(opener, self.folder.step(step), self.folder.round_of(step), without=groups)
 
-    def _go_back(self, before: Standing) -> None:
-        self._chain = Chain(self.charter, self._scheme, self.folder.context, standing=before)
+    def _go_back(self, before: ChainState) -> None:
+        self._chain = Chain(self.charter, self._scheme, self.folder.context, state=before)
 
-    def _step(self, opener: Decryptor, frames: Sequence[bytes], index: int, *, without: Collection[int] = ()) -> Opened:
+    def _step(
+        self, opener: Decryptor, frames: Sequence[bytes], index: int, *, without: Collection[int] = ()
+    ) -> OpenedStep:
         chain = self._chain
         if chain is None:
             chain = Chain(self.charter, self._scheme, self.folder.context, first=self.folder.first())
         if self.charter.sets_models:
             chain.set_model(self._set or self.folder.first())
-        self._before = chain.at
+        self._before = chain.state
         opened = chain.step(opener, frames, index, without=without)
         self._chain = chain
         if self.charter.sets_models:
             self._set = chain.model
         if not opened.measured:
-            self.widths.hear(opened.advice)
+            self.widths.take_advice(opened.advice)
         return opened
 
     def open_answers(self, opener: Decryptor, frame: bytes, index: int) -> Sums:
@@ -196,7 +198,7 @@ class ServerModel:
         self._set = self.folder.set_model()
         _, sets = self._steps.pop()
         self._delivered = {node: min(have, self.folder.count) for node, have in self._delivered.items()}
-        if self._chain is not None and self._before is not None and self._chain.at.steps > self.folder.count:
+        if self._chain is not None and self._before is not None and self._chain.state.steps > self.folder.count:
             self._go_back(self._before)
         return sorted(client for clients in sets for client in clients)
 

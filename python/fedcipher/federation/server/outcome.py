@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedcipher.federation.kept import ENOUGH
+from fedcipher.federation.kept_share import MIN_KEPT_SHARE
 from fedcipher.federation.records import CLIPPED, RoundRecord
 from fedcipher.foreign_text import quoted
 
@@ -82,7 +82,7 @@ def _absent(rounds: Sequence[RoundRecord]) -> Iterator[str]:
 def _imprecise(rounds: Sequence[RoundRecord]) -> Iterator[str]:
     """Sums that were opened and are not the mean, as far as the clients' counters say."""
     of = f"of {len(rounds)} sums"
-    thin = {made.round: made.counted["kept"] for made in rounds if made.counted.get("kept", 1.0) < ENOUGH}
+    thin = {made.round: made.counted["kept"] for made in rounds if made.counted.get("kept", 1.0) < MIN_KEPT_SHARE}
     if thin:
         number = min(thin, key=thin.__getitem__)
         yield f"{len(thin)} {of} keep too little of their updates (round {number}: {100 * thin[number]:.0f}%)"

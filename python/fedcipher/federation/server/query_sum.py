@@ -24,7 +24,8 @@ from fedcipher.errors import (
     StrategyError,
 )
 from fedcipher.federation.answers import Answer
-from fedcipher.federation.fault_finder import no_part
+from fedcipher.federation.app_inputs import records_of
+from fedcipher.federation.fault_finder import why_no_sum
 from fedcipher.federation.messages import QUERY, Config, Content, Message, Reply
 from fedcipher.federation.query import NoisyAnswers, Query, query_lanes
 from fedcipher.federation.server.committee import Committee, members_of, needed_of
@@ -33,7 +34,6 @@ from fedcipher.federation.server.link import Link
 from fedcipher.federation.server.round_ids import reserve
 from fedcipher.federation.server.round_sums import RoundSums
 from fedcipher.federation.server.set_memory import ServerSets
-from fedcipher.federation.told import records_of
 from fedcipher.foreign_files import MAX_FRAME, parse_json, read_file
 from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.frame import inspect
@@ -75,7 +75,7 @@ class EncryptedSum:
             opener = scheme.decryptor(key)
         if scheme is None:
             raise ParameterError("a Decryptor does not say of which scheme it is: pass scheme=... beside it")
-        model, memory = self.query.binding(self.context), self.query.memory()
+        model, memory = self.query.associated_data(self.context), self.query.memory()
         privacy = scheme.codec.privacy
         like = () if privacy is None else [NoisyAnswers(self.query.answers, privacy).shape]
         opened = opener.open(self.frame, round=self.query.round, model=model, memory=memory, like=like)
@@ -229,7 +229,7 @@ class QueryRun:
         if len(fitting) == len(clients):
             return aggregator, clients
         if len(fitting) < self._scheme.min_contributions:
-            why = no_part(self._memory.least(clients))
+            why = why_no_sum(self._memory.least(clients))
             raise StrategyError(
                 f"no sum of these {len(clients)} answers fits the queries before. {why}; left out: {self._left_out}"
             )

@@ -27,7 +27,7 @@ from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, ParameterError, RunError
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import SIGNATURE_BYTES, Charter
-from fedcipher.federation.ranges import measured_at, measures_at
+from fedcipher.federation.ranges import reached_by_histograms, sends_histograms_at
 from fedcipher.federation.records import losses
 from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
 from fedcipher.foreign_text import quoted, quoting_log
@@ -216,7 +216,7 @@ class RunFolder(StoredRun):
             raise RunError(f"the run {folder} is of other keys than the server's: scheme, parameters or codec differ")
         made = cls.__new__(cls)
         StoredRun.__init__(made, folder, stored._index)
-        if made.count > count and measures_at(scheme, made.charter, count):
+        if made.count > count and sends_histograms_at(scheme, made.charter, count):
             # Its clients have the ranges of their next update from it.
             count += 1
         # One may be missing: a step that was withdrawn.
@@ -361,7 +361,7 @@ def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
     scheme, decryptor = _opener(key)
     if run.scheme_spec != json.loads(json.dumps(scheme.spec())):
         raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
-    if run.count == int(measured_at(scheme, run.charter, run.count)):
+    if run.count == int(reached_by_histograms(scheme, run.charter, run.count)):
         raise RunError(f"no round of {folder} has an aggregate: its model is still the one that it began with")
     try:
         model = _last_set(run, scheme, decryptor) or replay(run, scheme, decryptor).model

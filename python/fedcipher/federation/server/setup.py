@@ -22,7 +22,7 @@ from fedcipher.errors import StrategyError
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.charter import PURPOSES, Purpose, Settings
 from fedcipher.federation.optimiser_step import Optimiser
-from fedcipher.federation.ranges import measures
+from fedcipher.federation.ranges import begins_with_histograms
 from fedcipher.federation.records import RoundRecord
 from fedcipher.federation.server.round_close import RoundClose
 from fedcipher.keys.provider import ServerKeys, server_keys
@@ -220,7 +220,7 @@ class RunSetup:
                 "weigh all clients the same"
             )
         self.weighs_each_round = weigh_each_round
-        if weigh_each_round and not (self.unit > 0 and measures(self.scheme, sets_models=sets_models)):
+        if weigh_each_round and not (self.unit > 0 and begins_with_histograms(self.scheme, sets_models=sets_models)):
             raise StrategyError(
                 "weigh_each_round=True needs clients of different weights (examples_per_weight) and ranges that follow "
                 'the updates: Codec(target="delta", clip="auto") without start, and no sets_models'

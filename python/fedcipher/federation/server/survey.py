@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedcipher.errors import ParameterError, StrategyError
+from fedcipher.federation.app_inputs import records_of
 from fedcipher.federation.canonical import encode
 from fedcipher.federation.charter import PURPOSES, Purpose, Records, Settings, table_of
 from fedcipher.federation.messages import Message
 from fedcipher.federation.server.setup import Plan
-from fedcipher.federation.told import records_of
 
 __all__ = ["survey"]
 
