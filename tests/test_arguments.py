@@ -162,7 +162,7 @@ BUFFERS = [bytearray, memoryview, lambda b: np.frombuffer(b, np.uint8), lambda b
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_frame_is_any_buffer_of_bytes(cohorts, name, buffer):
     cohort = cohorts(name)
-    number, frames = cohort.updates([VALUES], model=buffer(b"m"), memory=buffer(b""), plan=buffer(b""))
+    number, frames = cohort.updates([VALUES], model=buffer(b"m"), memory=buffer(b""), round_plan=buffer(b""))
     _, aggregate = cohort.finished(number, [buffer(frame) for frame in frames])
     (mean,) = cohort.decryptor.decrypt(buffer(aggregate), model=buffer(b"m"), round=np.int64(number))
     np.testing.assert_allclose(mean, VALUES, atol=1e-4)
@@ -433,7 +433,7 @@ def valid(cohort):
     }
 
 
-SERVERS = {"aggregator", "readers", "server_decryptor", "plan", "roster_in"}
+SERVERS = {"aggregator", "readers", "server_decryptor", "round_plan", "roster_in"}
 OBJECTS = {
     "Scheme": lambda cohort: cohort.scheme,
     "Codec": lambda cohort: cohort.scheme.codec,

@@ -98,7 +98,7 @@ def test_a_misnamed_opener_is_told_which_there_are(tmp_path, opener):
 def test_a_committee_larger_than_its_cohort_is_told_what_fits(clients, fewer, tmp_path, capsys):
     members = fewer + 2
     scheme = fedcipher.scheme("oneshot", clients=clients, members=members, corrupt_clients=0, corrupt_members=0)
-    said = rf"{clients} clients cannot give a committee of {members}.*--set members={fewer}"
+    said = rf"{clients} clients are too few for a committee of {members}.*--set members={fewer}"
     with pytest.raises(errors.ParameterError, match=said):
         scheme.keygen(clients)
     line = ["keygen", "--scheme", "oneshot", "--clients", str(clients), "--equal", "--out", str(tmp_path / "keys")]

@@ -41,11 +41,11 @@ def test_an_engine_computes_what_the_core_computes(name, params, tmp_path):
         engines = [run.connect(k) for k in range(3)]
         there = engines[0].scheme.aggregator(run.keys().current())
         for k, update in enumerate(inputs):
-            plan = made.plan(issued.server(), range(3))
-            here.add(made.encryptor(issued.client(k)).encrypt(update, round=1, weight=weight, plan=plan))
+            plan = made.round_plan(issued.server(), range(3))
+            here.add(made.encryptor(issued.client(k)).encrypt(update, round=1, weight=weight, round_plan=plan))
             encryptor = engines[k].encryptor()
-            encryptor.precompute(update, round=1, plan=plan)
-            there.add(encryptor.encrypt(update, round=1, weight=weight, plan=plan))
+            encryptor.precompute(update, round=1, round_plan=plan)
+            there.add(encryptor.encrypt(update, round=1, weight=weight, round_plan=plan))
             assert encryptor.stats.frame_bytes > 0
             if made.sends_parts:
                 state = encryptor.export_state()

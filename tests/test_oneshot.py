@@ -801,7 +801,7 @@ def test_a_false_answer_is_left_out_by_who_opens_and_its_member_named(tmp_path, 
     accused, total, answers = answered_beside(aggregator, scheme, held, liar, lie.to_bytes())
     assert not accused and answers == 5
     opened = scheme.decryptor(held.client(5)).open(total, round=1)
-    assert opened.false_members == [3] and "members [3] of the committee have given false answers" in caplog.text
+    assert opened.false_members == [3] and "members [3] of the committee gave false answers" in caplog.text
     np.testing.assert_allclose(opened.arrays[0], UPDATE[0], atol=1e-3)
 
 

@@ -146,7 +146,7 @@ class Sender:
         weight: int,
         model: bytes,
         memory: bytes,
-        bound: bytes,
+        associated_data: bytes,
         seal: Callable[[NDArray[np.uint64]], bytes],
     ) -> bytes: ...
 
@@ -157,7 +157,7 @@ class Receiver:
         round: int | None = None,
         model: bytes | None = None,
         memory: bytes | None = None,
-        bound: bytes | None = None,
+        associated_data: bytes | None = None,
     ) -> tuple[Opened, bytes]: ...
 
 class Opened:
@@ -181,14 +181,14 @@ class Encryptor:
         arrays: list[NDArray[np.float32]],
         round: int,
         weight: int,
-        plan: bytes,
+        round_plan: bytes,
         model: bytes,
         memory: bytes,
-        bound: bytes,
+        associated_data: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]: ...
     def take_prekeys(self, frames: list[bytes]) -> list[str]: ...
-    def precompute(self, round: int, layout: Layout, plan: bytes) -> None: ...
+    def precompute(self, round: int, layout: Layout, round_plan: bytes) -> None: ...
     def setup_bytes(self) -> int: ...
     def export_state(self) -> bytes: ...
     def import_state(self, state: bytes) -> None: ...
@@ -215,10 +215,10 @@ class Decryptor:
         round: int | None = None,
         model: bytes | None = None,
         memory: bytes | None = None,
-        bound: bytes | None = None,
+        associated_data: bytes | None = None,
     ) -> tuple[Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]]: ...
     def decrypt_sums(
-        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, associated_data: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
 
 class EngineClient:
@@ -237,10 +237,10 @@ class EngineClient:
         epoch: int,
         round: int,
         weight: int,
-        plan: bytes,
+        round_plan: bytes,
         model: bytes,
         memory: bytes,
-        bound: bytes,
+        associated_data: bytes,
         stochastic: bool,
     ) -> tuple[bytes, int, int, float, float]: ...
     def decrypt(
@@ -249,12 +249,12 @@ class EngineClient:
         round: int | None = None,
         model: bytes | None = None,
         memory: bytes | None = None,
-        bound: bytes | None = None,
+        associated_data: bytes | None = None,
     ) -> tuple[Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]]: ...
     def decrypt_sums(
-        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, associated_data: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
-    def precompute(self, epoch: int, round: int, layout: Layout, plan: bytes) -> bool: ...
+    def precompute(self, epoch: int, round: int, layout: Layout, round_plan: bytes) -> bool: ...
     def export_state(self, epoch: int) -> bytes: ...
     def import_state(self, epoch: int, state: bytes) -> None: ...
     def answer(self, request: bytes) -> bytes: ...

@@ -96,7 +96,7 @@ class RayWorkers:
 def _work(spec: str, key: bytes, common: bytes, piece: bytes) -> bytes:
     workers = _scheme(spec).workers
     assert workers is not None
-    return workers.work(_key(key), common, piece)
+    return workers.run_work_item(_key(key), common, piece)
 
 
 # A worker keeps both: parsing the server's key takes longer than some pieces.

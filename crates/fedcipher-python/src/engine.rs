@@ -51,10 +51,10 @@ impl EngineClient {
         epoch: Int<Epoch>,
         round: Int<RoundId>,
         weight: Int<Weight>,
-        plan: &[u8],
+        round_plan: &[u8],
         model: &[u8],
         memory: &[u8],
-        bound: &[u8],
+        associated_data: &[u8],
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64, f64, f64)> {
         let tensors = slices(&arrays)?;
@@ -64,10 +64,10 @@ impl EngineClient {
             round: round.0,
             weight: weight.0,
             layout: &layout.0,
-            round_plan: plan,
+            round_plan,
             model,
             memory,
-            associated_data: bound,
+            associated_data,
             stochastic,
         };
         let done = py.detach(|| locked(&self.0).encrypt(&what, &tensors, &mut place)).map_err(raise)?;
@@ -76,7 +76,7 @@ impl EngineClient {
 
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false
     /// members).
-    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, associated_data = None))]
     fn decrypt<'py>(
         &self,
         py: Python<'py>,
@@ -84,10 +84,14 @@ impl EngineClient {
         round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect =
-            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
+        let expect = Expect {
+            round: round.map(|round| round.0),
+            model,
+            memory,
+            associated_data: associated_data.unwrap_or_default(),
+        };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, false)).map_err(raise)?;
         let Values::Means(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent sums for means"));
@@ -99,15 +103,15 @@ impl EngineClient {
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
-    #[pyo3(signature = (frame, memory = None, bound = None))]
+    #[pyo3(signature = (frame, memory = None, associated_data = None))]
     fn decrypt_sums<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { memory, associated_data: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, associated_data: associated_data.unwrap_or_default(), ..Expect::default() };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, true)).map_err(raise)?;
         let Values::Sums(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent means for sums"));
@@ -122,9 +126,9 @@ impl EngineClient {
         epoch: Int<Epoch>,
         round: Int<RoundId>,
         layout: &Layout,
-        plan: &[u8],
+        round_plan: &[u8],
     ) -> PyResult<bool> {
-        py.detach(|| locked(&self.0).precompute(epoch.0, round.0, &layout.0, plan)).map_err(raise)
+        py.detach(|| locked(&self.0).precompute(epoch.0, round.0, &layout.0, round_plan)).map_err(raise)
     }
 
     fn export_state<'py>(&self, py: Python<'py>, epoch: Int<Epoch>) -> PyResult<Bound<'py, PyBytes>> {

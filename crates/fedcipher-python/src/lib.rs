@@ -443,10 +443,10 @@ impl Encryptor {
         arrays: Vec<PyReadonlyArray1<'py, f32>>,
         round: Int<RoundId>,
         weight: Int<Weight>,
-        plan: &[u8],
+        round_plan: &[u8],
         model: &[u8],
         memory: &[u8],
-        bound: &[u8],
+        associated_data: &[u8],
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
@@ -457,10 +457,10 @@ impl Encryptor {
                 round: round.0,
                 weight: weight.0,
                 update: &update,
-                round_plan: plan,
+                round_plan,
                 model,
                 memory,
-                associated_data: bound,
+                associated_data,
             };
             encryptor.encrypt_into(&request, &mut place)?;
             Ok((update.clipped(), update.seconds()))
@@ -474,8 +474,8 @@ impl Encryptor {
         at_work_on(py, &self.0, |object| object.take_prekeys(&borrowed(&frames))).map(in_words).map_err(raise)
     }
 
-    fn precompute(&self, py: Python<'_>, round: Int<RoundId>, layout: &Layout, plan: &[u8]) -> PyResult<()> {
-        at_work_on(py, &self.0, |object| object.precompute(round.0, &layout.0, plan)).map_err(raise)
+    fn precompute(&self, py: Python<'_>, round: Int<RoundId>, layout: &Layout, round_plan: &[u8]) -> PyResult<()> {
+        at_work_on(py, &self.0, |object| object.precompute(round.0, &layout.0, round_plan)).map_err(raise)
     }
 
     /// Bytes of the last frame that are sent once a key epoch.
@@ -618,7 +618,7 @@ fn contributions(of: &[wire::Contribution]) -> Contributions {
 impl Decryptor {
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false
     /// members).
-    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, associated_data = None))]
     fn decrypt<'py>(
         &self,
         py: Python<'py>,
@@ -626,10 +626,14 @@ impl Decryptor {
         round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect =
-            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
+        let expect = Expect {
+            round: round.map(|round| round.0),
+            model,
+            memory,
+            associated_data: associated_data.unwrap_or_default(),
+        };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Means::default())).map_err(raise)?;
         let (summary, means) = opened.into_parts();
         let added = contributions(&summary.header.contributions);
@@ -639,15 +643,15 @@ impl Decryptor {
     }
 
     /// The integer sums themselves: (contributions, flat uint64 sums).
-    #[pyo3(signature = (frame, memory = None, bound = None))]
+    #[pyo3(signature = (frame, memory = None, associated_data = None))]
     fn decrypt_sums<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { memory, associated_data: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, associated_data: associated_data.unwrap_or_default(), ..Expect::default() };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Sums::default())).map_err(raise)?;
         let (summary, sums) = opened.into_parts();
         Ok((contributions(&summary.header.contributions), sums.0.into_pyarray(py)))

@@ -151,7 +151,7 @@ impl Sender {
         weight: Int<Weight>,
         model: &[u8],
         memory: &[u8],
-        bound: &[u8],
+        associated_data: &[u8],
         seal: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let integers = integers.as_slice()?;
@@ -166,7 +166,7 @@ impl Sender {
             round_plan: &[],
             model,
             memory,
-            associated_data: bound,
+            associated_data,
         };
         let claimed = py.detach(|| locked(&self.0).claim(&terms, &layout.0)).map_err(raise)?;
         let factor = claimed.factor();
@@ -185,7 +185,7 @@ pub struct Receiver(Arc<protocol::Receiver>);
 #[pymethods]
 impl Receiver {
     /// An aggregate whose round is claimed from here on.
-    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, associated_data = None))]
     fn open<'py>(
         &self,
         py: Python<'py>,
@@ -193,10 +193,14 @@ impl Receiver {
         round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<(Opened, Bound<'py, PyBytes>)> {
-        let expect =
-            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
+        let expect = Expect {
+            round: round.map(|round| round.0),
+            model,
+            memory,
+            associated_data: associated_data.unwrap_or_default(),
+        };
         let (sum, payload) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let opened = Opened {
             round: Int(sum.header().round),

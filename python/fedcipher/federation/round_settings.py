@@ -29,9 +29,9 @@ class RoundSettings:
     ``charter`` is the digest of the run's charter, ``document`` the charter itself for a client that may lack it, with
     its coordinator's ``signature`` where there is one.
     ``round`` is the number that the key's ledgers count, ``index`` the run's own round, from 1. ``plan`` is
-    `Scheme.plan`'s. The message's chain has ``steps`` steps, the last of which is named by ``last``; ``indices`` are
-    the rounds of the steps that the message brings. ``bits`` are those of a value in this round, where the codec leaves
-    a choice. ``prekeys`` are those of the committee's members, each under its signature.
+    `Scheme.round_plan`'s. The message's chain has ``steps`` steps, the last of which is named by ``last``;
+    ``indices`` are the rounds of the steps that the message brings. ``bits`` are those of a value in this round, where
+    the codec leaves a choice. ``prekeys`` are those of the committee's members, each under its signature.
     """
 
     charter: bytes

@@ -75,7 +75,7 @@ class QueryFrame:
             # An app that failed has sent nothing that noise would have to cover.
             sent = {"update": [NoisyAnswers(query.answers, privacy).encode({} if result.failed else values)]}
         frame = self._encryptor.encrypt(
-            **sent, round=query.round, plan=self._plan, model=query.binding(self._context), memory=query.memory()
+            **sent, round=query.round, round_plan=self._plan, model=query.binding(self._context), memory=query.memory()
         )
         content: Content = {RECORD: wire_record({UPDATE: frame}), CONTEXT: Config({"digest": self._context})}
         return checked(content, scheme.name, query.round, frozenset())
