@@ -64,7 +64,7 @@ class Authority(ServerKeys):
         self._refresh()
         return self._revoked
 
-    def settle(self, epoch: int) -> None:
+    def finish_epoch(self, epoch: int) -> None:
         try:
             self._client.settle(epoch)
         except (EngineUnavailableError, StalledError) as error:

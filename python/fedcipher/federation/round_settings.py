@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fedcipher.codec import LEAST_BITS, MOST_BITS
+from fedcipher.codec import MAX_BITS, MIN_BITS
 from fedcipher.errors import RoundError
 from fedcipher.federation.messages import Config
 
@@ -69,7 +69,7 @@ class RoundSettings:
             plan=_typed(record, "plan", bytes) if "plan" in record else b"",
             last=_typed(record, "last", bytes) if "last" in record else b"",
             indices=_typed(record, "indices", list) if "indices" in record else [],
-            bits=_number(record, "bits", LEAST_BITS, MOST_BITS) if "bits" in record else 0,
+            bits=_number(record, "bits", MIN_BITS, MAX_BITS) if "bits" in record else 0,
             prekeys=prekeys_of(record),
         )
         if len(made.charter) != _DIGEST or len(made.last) not in (0, _DIGEST):

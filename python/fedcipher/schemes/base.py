@@ -90,7 +90,7 @@ _MAX_EXACT = 1 << 24
 
 @dataclass(frozen=True)
 class SchemeInfo:
-    """Facts about a scheme for a user who chooses one."""
+    """Facts about a scheme for users that choose one."""
 
     summary: str
     withstands: str
@@ -955,7 +955,7 @@ class KernelDecryptor(Decryptor):
         layout, flat, lanes = without_lanes(layout, flat)
         if lanes and any(c.weight != 1 for c in clients):
             raise LayoutError("an aggregate with lanes has clients whose weight is not 1")
-        factor = 1.0 if rescale is None else real_number(rescale(lanes, len(clients)), "what rescale returns")
+        factor = 1.0 if rescale is None else real_number(rescale(lanes, len(clients)), "the result of rescale")
         if layout is not None and (factor != 1 or ranges is not None):
             _scale(layout, flat, factor, ranges)
         if part is not None and layout is not None:

@@ -18,7 +18,7 @@ class Plain(NativeScheme):
     info = SchemeInfo(
         summary="no encryption, same codec and frames",
         withstands="nothing (clients reject false sums)",
-        broken_by="anyone who sees the wire",
+        broken_by="any reader of the wire",
         cost="1.00x up and down",
         source="baseline",
         hides=False,

@@ -101,8 +101,8 @@ class Feedback:
             return total
         if self._residual.size != total.size:
             raise LayoutError(
-                f"the error feedback has {self._residual.size} values but the update has {total.size}; make another "
-                "encryptor for a model of other shapes"
+                f"the error feedback has {self._residual.size} values but the update has {total.size}; make "
+                "another encryptor for a model of other shapes"
             )
         with np.errstate(over="ignore"):
             return np.clip(total + self._residual, -_LARGEST, _LARGEST)
