@@ -45,7 +45,7 @@ def toy(page, monkeypatch):
 def test_the_product_has_its_own_schemes_and_no_baseline():
     assert scheme_names() == OURS
     for name in BASELINES:
-        with pytest.raises(errors.ParameterError, match="FEDCIPHER_SCHEMES names the module"):
+        with pytest.raises(errors.ParameterError, match="set FEDCIPHER_SCHEMES to the module"):
             fedcipher.scheme(name, clients=3)
 
 
