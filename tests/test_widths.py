@@ -112,7 +112,7 @@ def test_bits_that_are_no_choice_are_refused():
         with pytest.raises(errors.ParameterError, match="number of bits"):
             Codec(bits="auto", **given)
     for bits in (6, (8, 5, 3), (3, 3, 8)):
-        with pytest.raises(errors.ParameterError, match="grow"):
+        with pytest.raises(errors.ParameterError, match="in rising order"):
             Codec(bits=bits, adaptive=True)
     with pytest.raises(errors.ParameterError, match="one grid"):
         Codec(bits="auto", privacy=Privacy(clip=1.0, noise_multiplier=1.0, rounds=3, delta=1e-5))
