@@ -190,7 +190,7 @@ impl AuthorityClient {
     }
 
     /// Reports that a round under `epoch` is finished, which ends the epochs before it.
-    fn settle(&self, py: Python<'_>, epoch: Int<Epoch>) -> PyResult<()> {
+    fn finish_epoch(&self, py: Python<'_>, epoch: Int<Epoch>) -> PyResult<()> {
         py.detach(|| locked(&self.0).finish_epoch(epoch.0)).map_err(raise)
     }
 }

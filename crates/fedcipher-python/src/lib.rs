@@ -355,7 +355,7 @@ impl Scheme {
     }
 
     /// The aggregate with only the parts that `reader` needs.
-    fn addressed<'py>(&self, py: Python<'py>, frame: &[u8], reader: Int<ClientId>) -> PyResult<Bound<'py, PyBytes>> {
+    fn for_reader<'py>(&self, py: Python<'py>, frame: &[u8], reader: Int<ClientId>) -> PyResult<Bound<'py, PyBytes>> {
         let frame = at_work(py, || match self.0.committee() {
             Some(committee) => committee.for_reader(frame, reader.0),
             None => Ok(frame.to_vec()),
@@ -365,7 +365,7 @@ impl Scheme {
     }
 
     /// Runs one piece of an aggregator's parts.
-    fn work<'py>(
+    fn run_work_item<'py>(
         &self,
         py: Python<'py>,
         key: &ServerKey,
@@ -376,7 +376,7 @@ impl Scheme {
         Ok(PyBytes::new(py, &result))
     }
 
-    fn plan<'py>(
+    fn round_plan<'py>(
         &self,
         py: Python<'py>,
         key: &ServerKey,

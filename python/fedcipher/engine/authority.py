@@ -66,6 +66,6 @@ class Authority(ServerKeys):
 
     def finish_epoch(self, epoch: int) -> None:
         try:
-            self._client.settle(epoch)
+            self._client.finish_epoch(epoch)
         except (EngineUnavailableError, StalledError) as error:
             _log.warning("epochs before %s stay open for now: %s", epoch, error)

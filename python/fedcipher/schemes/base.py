@@ -626,7 +626,7 @@ class NativeScheme(Scheme):
         return KernelDecryptor(self._native.decryptor(client_key(key), state), self.codec)
 
     def round_plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
-        return self._native.plan(server_key(key), whole_numbers(sampled, "sampled", 0, _MAX_CLIENT))
+        return self._native.round_plan(server_key(key), whole_numbers(sampled, "sampled", 0, _MAX_CLIENT))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"

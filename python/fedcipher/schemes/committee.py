@@ -156,7 +156,7 @@ class Committee:
 
     def for_reader(self, frame: bytes, reader: int) -> bytes:
         """Return the aggregate with the parts that ``reader`` needs, and nothing for other readers."""
-        return self._native.addressed(as_bytes(frame, "frame"), whole_number(reader, "reader", 0, _MAX_PARTY))
+        return self._native.for_reader(as_bytes(frame, "frame"), whole_number(reader, "reader", 0, _MAX_PARTY))
 
     def join(self, roster: _native.Roster, identity: _native.Identity, *, epoch: int = 1) -> _native.ClientKey:
         """Make the key of the party in ``roster`` whose identity is ``identity``. Raises `ParameterError`."""

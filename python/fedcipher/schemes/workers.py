@@ -28,7 +28,7 @@ class Workers:
 
     def run_work_item(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
         """Run one piece of `PartedSum.parts` and return its result. Raises `FrameError`."""
-        return self._native.work(server_key(key), as_bytes(common, "common"), as_bytes(piece, "piece"))
+        return self._native.run_work_item(server_key(key), as_bytes(common, "common"), as_bytes(piece, "piece"))
 
 
 class PartedSum:
