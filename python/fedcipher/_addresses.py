@@ -1,4 +1,4 @@
-"""``HOST:PORT`` as every command takes it, and the sockets that listen there."""
+"""Parses ``HOST:PORT`` for all commands, and opens listening sockets."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ _MAX_PORT = 65_535
 
 
 def host_and_port(text: str, what: str = "") -> tuple[str, int]:
-    """Host and port; an address of IPv6 without its brackets. ``what`` names the option. Raises `ParameterError`."""
+    """Split ``text`` into host and port; an IPv6 address loses its brackets. ``what`` is the option's name, for errors.
+
+    Raises `ParameterError`.
+    """
     host, _, port = text.rpartition(":")
     literal = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if literal else host
     fits = port.isascii() and port.isdigit() and int(port) <= _MAX_PORT
-    # Without brackets nobody knows where an address of IPv6 ends and the port begins.
+    # Without brackets, the end of an IPv6 address cannot be distinguished from the port.
     if not (fits and (_is_ipv6(bare) if literal else bare and not set(bare) & set(":[]/ "))):
         raise ParameterError(
-            f"{f'{what} ' if what else ''}{text!r} is not HOST:PORT, with a port up to {_MAX_PORT}; an address of IPv6 "
-            "is in brackets, as [::1]:8080"
+            f"{f'{what} ' if what else ''}{text!r} is not HOST:PORT, with a port up to {_MAX_PORT}; put an IPv6 "
+            "address in brackets, such as [::1]:8080"
         )
     return bare, int(port)
 
 
 def joined(host: str, port: int) -> str:
-    """``HOST:PORT``."""
+    """Join host and port to ``HOST:PORT``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there; port 0 is any. Raises `OSError`."""
+    """Open a listening socket; port 0 means any free port. Raises `OSError`."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     made = socket.socket(family, kind, protocol)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        # Who connects before the server serves waits, and is not refused.
+        # Clients that connect before the server accepts wait instead of failing.
         made.listen()
     except BaseException:
         made.close()

@@ -1,4 +1,4 @@
-"""The colours of all pages, on light and on dark ground: stylesheet and pictures take theirs from here."""
+"""The colours of all pages, on light and on dark ground, for stylesheets and pictures."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ PALETTE = {
     "good": ("#17723b", "#68cb8e"),
     "bad": ("#b3261e", "#ff968d"),
 }
-"""By the name of a CSS variable: the colour on light ground and on dark."""
+"""The colours on (light ground, dark ground), by the name of the CSS variable."""
 GROUNDS = ("page", "panel", "alarm")
 TEXTS = ("ink", "quiet", "accent", "good", "bad")
-"""Stand as text on each ground, so that each pair needs a contrast of 4.5 (WCAG 2.2, 1.4.3)."""
+"""Colours of text on any ground. Each pair needs a contrast of 4.5 (WCAG 2.2, 1.4.3)."""
 MARKS = ("accent", "other")
-"""Lines and bars of pictures, on a page: a contrast of 3 (WCAG 2.2, 1.4.11)."""
+"""Colours of lines and bars of pictures on a page. They need a contrast of 3 (WCAG 2.2, 1.4.11)."""
 
 
 _MATPLOTLIB = {"#000000": "var(--ink)", "#b0b0b0": "var(--quiet)"}
-"""Its own colours of lines and of grids."""
+"""matplotlib's own colours of lines and grids, with their replacements."""
 
 
 def variables(dark: bool) -> str:
-    """The declarations of a stylesheet."""
+    """The palette as declarations for a stylesheet, in its dark or light form."""
     return " ".join(f"--{name}: {pair[dark]};" for name, pair in PALETTE.items())
 
 
 def themed(svg: str) -> str:
-    """``svg`` with variables in the place of this palette's light colours, and of matplotlib's own."""
+    """Replace this palette's light colours and matplotlib's own colours in ``svg`` by CSS variables."""
     by_colour = {pair[0]: f"var(--{name})" for name, pair in PALETTE.items()} | _MATPLOTLIB
-    # A style's value alone: a text may look like a colour.
+    # Replace only values of styles, because a text may look like a colour.
     return re.sub(r"(?<=: )#[0-9a-f]{6}(?=[;\"])", lambda found: by_colour.get(found[0], found[0]), svg)

@@ -1,4 +1,4 @@
-"""Variables of the environment that are set for a while."""
+"""Sets environment variables temporarily."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["variable"]
 
 @contextmanager
 def variable(name: str, value: str) -> Generator[None]:
-    """Set ``name`` to ``value`` in this block, for this process and those that it starts."""
+    """Set ``name`` to ``value`` in this block, for this process and for processes that it starts."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -1,4 +1,4 @@
-"""Pictures for the reports, by matplotlib: letters that a phone shows at a size one can read."""
+"""Pictures for reports, by matplotlib, with text that is readable on a phone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["COLOURS", "decades", "new", "png", "svg"]
 
 COLOURS = ("#8c96a8", "#1f77b4", "#d9822b", "#2a9d5c")
 _SETTINGS = threading.Lock()
-# Inches; a phone shows these 324 points a tenth larger, half a desk one and a half times as large.
+# Inches. A phone shows these 324 points a tenth larger, and half a desktop screen one and a half times as large.
 _WIDTH = 4.5
 
 
 def new(height: float) -> tuple[Any, Any]:
-    """A figure of ``height`` inches and its axes, which have a baseline and a quiet grid."""
+    """Make a figure of ``height`` inches. Returns the figure and its axes, which have only a baseline."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -36,7 +36,7 @@ def new(height: float) -> tuple[Any, Any]:
 
 
 def decades(axis: Any, smallest: float, largest: float, text: Callable[[float], str]) -> None:
-    """A logarithmic axis over whole decades, each marked with its ``text``."""
+    """Make ``axis`` logarithmic over whole decades that contain both values. ``text`` labels the ticks."""
     import math
 
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -48,7 +48,7 @@ def decades(axis: Any, smallest: float, largest: float, text: Callable[[float], 
     high = max(high, low + 1)
     set_limits = axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim
     set_limits(10.0**low, 10.0**high)
-    # Every second or third decade where there are many: their texts are wide.
+    # Many labels would overlap, so label only every second or third of many decades.
     step = 1 + (high - low) // 5
     axis.set_major_locator(LogLocator(10.0**step))
     axis.set_major_formatter(FuncFormatter(mark))
@@ -56,21 +56,21 @@ def decades(axis: Any, smallest: float, largest: float, text: Callable[[float], 
 
 
 def png(figure: Any) -> bytes:
-    """A figure as PNG."""
+    """Convert a figure to PNG."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=200)
     return out.getvalue()
 
 
-def svg(figure: Any, said: str) -> str:
-    """A figure as an SVG element to stand in a page, in the page's colours; ``said`` is read out in its place."""
+def svg(figure: Any, description: str) -> str:
+    """Convert a figure to an SVG element in the page's colours. Screen readers read ``description`` instead."""
     import matplotlib
 
     out = io.StringIO()
-    # The settings are the process's.
+    # matplotlib's settings are global to the process.
     with _SETTINGS, matplotlib.rc_context({"svg.fonttype": "none"}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = re.sub(r"\s*<metadata>.*?</metadata>|\s*<style .*?</style>", "", out.getvalue(), flags=re.DOTALL)
-    # Several stand in a page, and groups have the same names in each; nothing points to them.
+    # Several figures in a page would have groups with equal ids. No reference uses these ids.
     text = re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
-    return themed(text).replace("<svg ", f'<svg role="img" aria-label="{escape(said)}" ', 1)
+    return themed(text).replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)

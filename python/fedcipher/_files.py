@@ -1,4 +1,4 @@
-"""What to say, and do first, where the operating system may refuse a file or a folder."""
+"""Writes and locks files and folders safely, and explains refusals of the operating system."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _NO_LOCKS = {
     getattr(errno, name) for name in ("ENOSYS", "EOPNOTSUPP", "ENOTSUP", "ENOLCK", "EINVAL") if hasattr(errno, name)
 }
-"""What flock(2) says where the file system has no locks."""
+"""Errors of flock(2) if the file system has no locks."""
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
-"""What fsync(2) says of a folder where the file system syncs files only."""
+"""Errors of fsync(2) for a folder if the file system syncs only files."""
 _WAIT_SECONDS = 10.0
 _CLOSED = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED
@@ -53,42 +53,42 @@ _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 _ADVICE = {
     errno.ENOENT: "check the path",
-    errno.EACCES: "ask its owner for access, or run as a user who has it",
-    errno.EPERM: "ask its owner for access, or run as a user who has it",
-    errno.EISDIR: "name a file in it",
+    errno.EACCES: "ask its owner for access, or run as a user that has access",
+    errno.EPERM: "ask its owner for access, or run as a user that has access",
+    errno.EISDIR: "name a file in this folder",
     errno.ENOTDIR: "a part of the path is a file where a folder is needed; choose another path",
-    errno.EEXIST: "a file stands where a folder is needed; choose another path",
-    errno.EROFS: "choose a place that can be written to",
+    errno.EEXIST: "a file exists where a folder is needed; choose another path",
+    errno.EROFS: "choose a folder that can be written to",
     errno.ENOSPC: "make room, or choose another disk",
     errno.EDQUOT: "make room, or choose another disk",
     errno.ENAMETOOLONG: "choose a shorter path",
     errno.ELOOP: "put the file itself there, or choose another path",
-    errno.EFBIG: "see that it is the right file",
+    errno.EFBIG: "check that this is the right file",
 }
 
 
 def refusal(error: OSError, path: str | Path | None = None) -> str:
-    """One line: the path, what the system said of it, and what to do. ``path``: instead of the error's own."""
-    place = path if path is not None else error.filename
-    said = (error.strerror or str(error) or type(error).__name__).lower()
+    """Describe an error in one line: path, reason of the system, advice. ``path`` replaces the error's own path."""
+    shown = path if path is not None else error.filename
+    reason = (error.strerror or str(error) or type(error).__name__).lower()
     advice = _ADVICE.get(error.errno or 0, "choose another path")
-    # A path may hold anything, line ends and half characters too.
-    return f"{quoted(place, MAX_LINE)}: {said}; {advice}" if place is not None else f"{said}; {advice}"
+    # A path may contain line ends and invalid characters.
+    return f"{quoted(shown, MAX_LINE)}: {reason}; {advice}" if shown is not None else f"{reason}; {advice}"
 
 
 def user_home(setting: str) -> Path:
-    """This user's home folder. Raises `ParameterError`, which says what to set, where there is none."""
+    """This user's home folder. Without one, raises `ParameterError`, with the variable ``setting`` to set instead."""
     try:
         return Path.home()
     except RuntimeError:
         raise ParameterError(
             f"this user has no home folder (HOME is not set, and the user has no entry in passwd): set {setting} to a "
-            "folder that lasts, or HOME"
+            "permanent folder, or set HOME"
         ) from None
 
 
 def resolved(path: str | Path) -> Path:
-    """``path`` from the root on, with its links followed. Raises `OSError`, also for links that lead in a circle."""
+    """The absolute form of ``path``, with links followed. Raises `OSError`, also for a loop of links."""
     try:
         return Path(path).resolve()
     except RuntimeError:
@@ -96,39 +96,43 @@ def resolved(path: str | Path) -> Path:
 
 
 def unwritten(path: Path, error: OSError) -> RunError:
-    """What to say of a file that the system does not let be written."""
-    said = (error.strerror or str(error)).lower()
+    """The error for a file that the system refuses to write."""
+    reason = (error.strerror or str(error)).lower()
     full = error.errno in (errno.EFBIG, None)
     advice = (
-        _ADVICE[errno.ENOSPC] if full else _ADVICE.get(error.errno or 0, "see that its disk works, or choose another")
+        _ADVICE[errno.ENOSPC] if full else _ADVICE.get(error.errno or 0, "check that its disk works, or choose another")
     )
-    return RunError(f"{quoted(path, MAX_LINE)} cannot be written: {said}; {advice}")
+    return RunError(f"{quoted(path, MAX_LINE)} cannot be written: {reason}; {advice}")
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that ``path`` is on and where that is mounted, in words, for an error."""
+    """Describe the file system of ``path`` for an error: its kind and its mount point."""
     unknown = f"the file system of {quoted(path, MAX_LINE)}"
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="backslashreplace")
     except OSError:
         return unknown
-    found = [(place, kind) for place, kind in map(_mount, mounts.splitlines()) if path.absolute().is_relative_to(place)]
+    found = [
+        (mount_point, kind)
+        for mount_point, kind in map(_mount, mounts.splitlines())
+        if path.absolute().is_relative_to(mount_point)
+    ]
     if not found:
         return unknown
-    # Of two mounts at one place the later one is seen.
-    place, kind = max(reversed(found), key=lambda mount: len(mount[0].parts))
-    return f"the file system {quoted(kind)} at {quoted(place, MAX_LINE)}"
+    # A later mount at the same path hides an earlier one.
+    mount_point, kind = max(reversed(found), key=lambda mount: len(mount[0].parts))
+    return f"the file system {quoted(kind)} at {quoted(mount_point, MAX_LINE)}"
 
 
 def _mount(line: str) -> tuple[Path, str]:
-    """Where a file system is mounted, and its kind, of a line of ``mountinfo`` (proc(5))."""
+    """(mount point, kind of file system) from a line of ``mountinfo`` (proc(5))."""
     before, _, after = line.partition(" - ")
-    place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
-    return Path(place), after.split()[0]
+    mount_point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
+    return Path(mount_point), after.split()[0]
 
 
 def writable_folder(folder: Path) -> None:
-    """Makes ``folder`` and sees that it can be written to, before hours go into what shall be in it.
+    """Make ``folder`` and check that it is writable, before a long computation whose results go there.
 
     Raises `ReportError`.
     """
@@ -141,31 +145,30 @@ def writable_folder(folder: Path) -> None:
 
 
 def refuse_to_replace(out: Path, inputs: Iterable[Path]) -> None:
-    """Raise `ParameterError` where ``out`` is one of ``inputs``, or a file that is there in a folder among them."""
+    """Raise `ParameterError` if ``out`` is one of ``inputs``, or an existing file in a folder among ``inputs``."""
     for path in inputs:
         try:
             same = out.exists() and path.exists() and out.samefile(path) and not out.is_dir()
             inside = out.is_file() and path.is_dir() and path.resolve() in out.resolve().parents
         except (OSError, RuntimeError):
-            # What cannot be looked at is an error of whoever reads or writes it.
+            # Leave this error to the code that reads or writes the path.
             continue
         if same or inside:
-            raise ParameterError(f"--out {out} would replace what is read from {path}; name another file")
+            raise ParameterError(f"--out {out} would replace data that is read from {path}; name another file")
 
 
 def write_whole(path: Path, *parts: bytes | memoryview, follow: bool = False) -> None:
-    """Write a file of ``parts`` that only this user can read, whole or not at all, also where the power fails.
+    """Write a file of ``parts`` atomically, even if the power fails. Only this user can read the file.
 
-    Raises `RunError`.
-
-    A link at ``path`` is replaced; with ``follow``, for a path that the user has named, it is followed where it is this
-    user's or root's. What is no ordinary file (a device, a pipe, a folder) is refused, and stays as it is.
+    A link at ``path`` is replaced. With ``follow``, for a path that the user has named, a link of this user or of root
+    is followed instead. Raises `RunError`, also if ``path`` is not an ordinary file (a device, a pipe, a folder), which
+    stays unchanged.
     """
     try:
         target = own_target(path) if follow else path.parent / path.name
-        _refuse_others(target, path)
+        _refuse_special_file(target, path)
         draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}.draft")
-        # Not one that is there, by chance or because somebody has put it there.
+        # O_EXCL: fail if the draft exists, by chance or because another user made it.
         with os.fdopen(os.open(draft, _NEW, 0o600), "wb") as file:
             try:
                 file.writelines(parts)
@@ -180,39 +183,39 @@ def write_whole(path: Path, *parts: bytes | memoryview, follow: bool = False) ->
         raise unwritten(path, error) from error
 
 
-def same_content(path: Path, beside: Path) -> None:
-    """Give a file that `write_whole` has written a second name; the next one at ``path`` leaves this one.
+def same_content(path: Path, second: Path) -> None:
+    """Give a file of `write_whole` a ``second`` name. A later `write_whole` at ``path`` leaves ``second`` unchanged.
 
-    Where the file system has no links it is copied. Raises `RunError`.
+    Copies the file if the file system has no hard links. Raises `RunError`.
     """
-    draft = beside.with_name(f".{beside.name}.{secrets.token_hex(8)}.draft")
+    draft = second.with_name(f".{second.name}.{secrets.token_hex(8)}.draft")
     try:
         os.link(path, draft)
     except OSError:
-        write_whole(beside, read_file(path, MAX_MODEL))
+        write_whole(second, read_file(path, MAX_MODEL))
         return
     try:
-        draft.rename(beside)
-        # Renaming one name of a file to another of its names leaves both.
+        draft.rename(second)
+        # rename does nothing if both are names of the same file, so remove the draft.
         draft.unlink(missing_ok=True)
-        flush_folder(beside.parent)
+        flush_folder(second.parent)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise unwritten(beside, error) from error
+        raise unwritten(second, error) from error
 
 
-def _refuse_others(target: Path, path: Path) -> None:
-    """Raises `RunError` where what is at ``target`` is neither a file nor a link."""
+def _refuse_special_file(target: Path, path: Path) -> None:
+    """Raise `RunError` if ``target`` exists and is neither a file nor a link."""
     try:
         kind = target.lstat().st_mode
     except FileNotFoundError:
         return
     if not (stat.S_ISREG(kind) or stat.S_ISLNK(kind)):
-        raise RunError(f"{path} is no ordinary file, and stays as it is; name a file")
+        raise RunError(f"{path} is not an ordinary file and stays unchanged; name a file")
 
 
 def own_target(path: Path) -> Path:
-    """Where ``path`` leads, its links followed. Raises `RunError` at a link that another user made, but for root's."""
+    """Follow the links of ``path``. Raises `RunError` for a link of a user other than this user and root."""
     left, at, followed = list(reversed(path.absolute().parts)), Path(), 0
     while left:
         part = left.pop()
@@ -223,13 +226,13 @@ def own_target(path: Path) -> Path:
         try:
             about = found.lstat()
         except (FileNotFoundError, NotADirectoryError):
-            # What is not there is made, or is an error of who makes it.
+            # The caller creates the missing rest, or fails to.
             return found.joinpath(*reversed(left))
         if not stat.S_ISLNK(about.st_mode):
             at = found
             continue
         if hasattr(os, "geteuid") and about.st_uid not in (0, os.geteuid()):
-            raise RunError(f"{found} is a link of another user's, which is not followed; name the file itself")
+            raise RunError(f"{found} is a link of another user, which is not followed; name the file itself")
         followed += 1
         if followed > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -238,14 +241,14 @@ def own_target(path: Path) -> Path:
 
 
 def create_private(path: Path, *, append: bool = False) -> IO[bytes]:
-    """A file to write that only this user can read: a new one, or with ``append`` also one that is there.
+    """Open a file to write that only this user can read: a new file, or with ``append`` also an existing one.
 
-    Raises `OSError`: also where ``path`` is a link, a pipe or a device.
+    Raises `OSError`, also if ``path`` is a link, a pipe or a device.
     """
     handle = os.open(path, (_APPEND | _CLOSED) if append else _NEW, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ForeignFileError(errno.EINVAL, "is no ordinary file", str(path))
+            raise ForeignFileError(errno.EINVAL, "is not an ordinary file", str(path))
         return os.fdopen(handle, "ab" if append else "wb")
     except BaseException:
         os.close(handle)
@@ -253,7 +256,7 @@ def create_private(path: Path, *, append: bool = False) -> IO[bytes]:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make ``folder`` and what is missing above, for this user only whatever the umask. Raises `OSError`."""
+    """Make ``folder`` and missing parents, accessible to this user only, for any umask. Raises `OSError`."""
     if not folder.is_dir():
         if folder.exists():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -263,74 +266,75 @@ def make_private_folder(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """A file's name is on disk when its folder is; Windows' file systems see to that themselves. Raises `OSError`.
+    """Sync ``folder``, so that the names of its files are on disk. Raises `OSError`.
 
-    Where the file system syncs no folders (FUSE, CIFS), everything is synced.
+    If the file system cannot sync folders (FUSE, CIFS), syncs everything. On Windows this does nothing, because file
+    systems there sync names themselves.
     """
     if os.name == "nt":
         return
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(held)
+        os.fsync(handle)
     except OSError as error:
         if error.errno not in _NO_FOLDER_SYNC:
             raise
         os.sync()
     finally:
-        os.close(held)
+        os.close(handle)
 
 
 def drop_drafts(folder: Path) -> None:
-    """Remove what `write_whole` was writing in ``folder`` when its process was killed; nobody else may be writing."""
+    """Remove drafts in ``folder`` that killed processes of `write_whole` have left. No process may be writing there."""
     for path in folder.iterdir():
         if re.fullmatch(r"\..+\.[0-9a-f]{16}\.draft", path.name):
             path.unlink(missing_ok=True)
 
 
 def locked(path: Path) -> IO[bytes] | None:
-    """The file, locked for as long as it is open; None where another process has it. Raises `RunError`.
+    """Open and lock a file. The lock lasts while the file is open. Returns None if another process has the lock.
 
-    Only this user can open it: whoever can open a file can lock it. A process that is forked off does not hold the
-    lock. Without flock(2), on Windows, two processes are not kept apart. Where the file system has no locks, that is
-    an error.
+    Only this user can open the file, because any user that can open a file can lock it. Forked children do not hold the
+    lock. Without flock(2), on Windows, the lock does not exclude other processes. Raises `RunError`, also if the file
+    system has no locks.
     """
     try:
         file = create_private(path, append=True)
-        # One that an earlier version made, or that was copied.
+        # Restrict a file that an earlier version made, or that was copied.
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077 and hasattr(os, "fchmod"):
             os.fchmod(file.fileno(), 0o600)
     except OSError as error:
-        raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
-    held = _locked(file, path)
-    if held is not None:
-        _held.add(held)
-    return held
+        raise RunError(f"{path} cannot be opened: {error}; choose another path") from error
+    lock = _locked(file, path)
+    if lock is not None:
+        _locks.add(lock)
+    return lock
 
 
-_held: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
+_locks: weakref.WeakSet[IO[bytes]] = weakref.WeakSet()
 
 
-def _let_go() -> None:
-    """In a process forked off: its copies of the descriptors would hold the locks when this process has ended."""
+def _release_in_child() -> None:
+    """Release locks in a forked child: its copies of the descriptors would hold the locks after the parent ends."""
     null = os.open(os.devnull, os.O_RDONLY)
-    for file in list(_held):
+    for file in list(_locks):
         if not file.closed:
-            # The object stays as it is, and closes no descriptor that is another's by then.
+            # Replace the descriptor instead of closing it, so that the object never closes a reused descriptor.
             os.dup2(null, file.fileno(), inheritable=False)
-    _held.clear()
+    _locks.clear()
     os.close(null)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 def wait_locked(path: Path) -> IO[bytes]:
-    """As `locked`, once another process that has the file has let go of it. Raises `RunError`."""
+    """Like `locked`, but waits up to 10 s for another process to release the lock. Raises `RunError`."""
     until = time.monotonic() + _WAIT_SECONDS
     while (lock := locked(path)) is None:
         if time.monotonic() > until:
-            raise RunError(f"{path} stays locked: end the process that has it")
+            raise RunError(f"{path} stays locked: end the process that holds the lock")
         time.sleep(0.01)
     return lock
 
@@ -338,7 +342,7 @@ def wait_locked(path: Path) -> IO[bytes]:
 def _locked(file: IO[bytes], path: Path, *, shared: bool = False) -> IO[bytes] | None:
     try:
         import fcntl
-    except ImportError:  # pragma: no cover: not where there is no flock
+    except ImportError:  # pragma: no cover: tests run on systems with flock
         return file
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -354,17 +358,14 @@ def _locked(file: IO[bytes], path: Path, *, shared: bool = False) -> IO[bytes] |
 def _why_no_lock(error: OSError, path: Path) -> str:
     if error.errno in _NO_LOCKS:
         return (
-            f"{file_system(path)} has no file locks, so that two processes could write at once; use a local disk, or "
-            "mount this one with locks"
+            f"{file_system(path)} has no file locks, so two processes could write at once; use a local disk, or mount "
+            "this file system with locks"
         )
     return refusal(error)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process has ``path`` `locked`; none has where the file system has no locks.
-
-    Raises `RunError`.
-    """
+    """Whether another process has ``path`` `locked`. False if the file system has no locks. Raises `RunError`."""
     try:
         file = open_file(path, MAX_NOTE)
     except FileNotFoundError:
@@ -372,11 +373,11 @@ def is_locked(path: Path) -> bool:
     except PermissionError as error:
         raise RunError(f"{path} cannot be opened: {refusal(error)}") from error
     except OSError as error:
-        raise RunError(f"{path} cannot be opened: {error}; choose another place") from error
+        raise RunError(f"{path} cannot be opened: {error}; choose another path") from error
     with file:
         try:
-            # NFS has no exclusive locks of files that are open to read.
+            # NFS has no exclusive locks for files that are open for reading.
             return _locked(file, path, shared=True) is None
         except RunError:
-            # Whoever only looks needs no lock, and nobody can hold one here.
+            # Without locks in this file system, no process holds one.
             return False

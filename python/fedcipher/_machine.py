@@ -1,4 +1,4 @@
-"""What a reader of figures must know of the machine that made them."""
+"""Describes the machine that produced figures, for their readers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 __all__ = ["commit", "machine", "packages", "processor", "vectors"]
 
 
-# What the code chooses by at run time, as Linux names it on either kind of processor.
+# The instruction sets that the code chooses among at run time, by Linux's names for x86 and ARM.
 _VECTORS = ("avx2", "avx512f", "avx512ifma", "vaes", "aes", "asimd", "sve")
 
 
 def _described() -> dict[str, str]:
-    """What Linux says of the first processor."""
+    """Linux's description of the first processor, as names and values."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").partition("\n\n")[0].splitlines() if info.exists() else []
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def processor() -> str:
-    """The processor's name, and its family and model where a virtual machine's name for it says little."""
+    """The processor's name. A virtual machine's name without digits is followed by family and model."""
     found = _described()
     name = found.get("model name") or platform.processor() or platform.machine()
     if "cpu family" in found and not any(c.isdigit() for c in name):
@@ -32,27 +32,27 @@ def processor() -> str:
 
 
 def vectors() -> list[str]:
-    """Its sets of vector instructions that matter here, by Linux's names; none where Linux is not."""
+    """The processor's vector instruction sets that matter here, by Linux's names; empty on other systems."""
     found = _described()
     flags = found.get("flags", found.get("Features", "")).split()
     return [name for name in _VECTORS if name in flags]
 
 
 def machine() -> dict[str, str]:
-    """Processor, cores and Python; of a source tree its commit too."""
+    """Processor, cores and Python version, and the commit in a source tree."""
     found = {"processor": processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
     source = commit(Path(__file__).resolve().parents[2])
     return {**found, "commit": source} if source else found
 
 
 def commit(root: Path) -> str:
-    """The short id of a source tree's commit, with a + where tracked files differ from it; empty where it has none."""
+    """The short id of a source tree's commit, with a + if tracked files have changed; empty without a commit."""
     if not (root / ".git").exists():
         return ""
     git = ["git", "-C", str(root)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True)
-        # A report's own folder differs from the commit while it is being made.
+        # Ignore the folders of reports, which change while a report is made.
         sources = (".", ":!docs", ":!research/results")
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *sources], capture_output=True, check=False)
     except (OSError, subprocess.CalledProcessError):
@@ -61,7 +61,7 @@ def commit(root: Path) -> str:
 
 
 def packages(*names: str) -> dict[str, str]:
-    """Versions of those that are installed."""
+    """The versions of the packages in ``names`` that are installed."""
     found: dict[str, str] = {}
     for name in names:
         try:

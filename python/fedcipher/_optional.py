@@ -1,4 +1,4 @@
-"""Which optional packages are here, and what the native module of `make demo` leaves out."""
+"""Checks for optional packages, and for features that the native module of `make demo` lacks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["install", "load", "missing", "require", "require_feature"]
 
 
 def require(purpose: str, extra: str, *packages: str) -> None:
-    """Raise `DependencyError`, naming the extra to install, unless all ``packages`` can be imported.
+    """Raise `DependencyError`, with the extra to install, unless all ``packages`` can be imported.
 
-    Raises `ParameterError` where one of them is Flower and this user has no home folder.
+    Raises `ParameterError` if one package is Flower and this user has no home folder.
     """
     absent = missing(*packages)
     if absent:
         raise DependencyError(f"{purpose} needs {', '.join(absent)}; {install(extra)}")
     if "flwr" in packages and not os.environ.get("FLWR_HOME"):
-        # Flower asks for it when it is imported.
+        # Flower looks up the home folder when it is imported.
         user_home("FLWR_HOME")
 
 
 def install(extra: str) -> str:
-    """What to type for an extra."""
+    """The command that installs an extra."""
     return f"pip install 'fedcipher[{extra}]'"
 
 
 def missing(*packages: str) -> list[str]:
-    """Those that cannot be imported."""
+    """The packages that cannot be imported."""
     return [name for name in packages if not _present(name)]
 
 
@@ -44,7 +44,7 @@ def require_feature(purpose: str, feature: str) -> None:
 
 
 def load(name: str) -> Any:
-    """A package without types, after `require`."""
+    """Import a package that has no types. Call `require` first."""
     return import_module(name)
 
 
@@ -52,5 +52,5 @@ def _present(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ValueError:
-        # A blocked module is None in sys.modules.
+        # find_spec raises this for a blocked module, whose entry in sys.modules has the value None.
         return False

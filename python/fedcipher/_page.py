@@ -1,8 +1,8 @@
-"""The design of the HTML pages: one stylesheet and one set of components, for reports and dashboard.
+"""The design of the HTML pages: a stylesheet and components, for reports and dashboard.
 
-A page needs nothing but its own file. It follows the reader's choice of light or dark, and reads on a phone, at a desk
-and on paper. Numbers never break and no table is cut: where the columns do not fit, a row becomes a card, its first
-cell the heading and each other cell a line with its column's name.
+A page is a single file. It follows the reader's choice of light or dark, and is readable on a phone, on a desktop and
+on paper. Numbers never break, and tables are never cut off. If columns do not fit, each row becomes a card: the first
+cell is the heading, and each other cell is a line with its column's name.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from fedcipher._colours import variables
 __all__ = ["Card", "Picture", "cards", "contents", "document", "facts", "heading", "note", "pictures", "state", "table"]
 
 Picture = tuple[str, str]
-"""A caption, and an SVG element."""
+"""(caption, SVG element)"""
 Card = tuple[str, Sequence[tuple[str, str]], Sequence[str]]
-"""A title, figures with what each is of, and sentences."""
+"""(title, figures with their units or totals, sentences)"""
 
 _WIDE = 10
-"""Columns of a table that become cards on a tablet already."""
+"""Tables with more columns become cards even on a tablet."""
 _AS_CARDS = """
   .KIND, .KIND tbody { display: block; } .KIND thead { display: none; }
   .KIND tr { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); column-gap: 1.4rem;
@@ -100,7 +100,7 @@ dt {{ color: var(--quiet); }} dd {{ margin: 0; font-variant-numeric: tabular-num
 
 
 def document(title: str, parts: Iterable[str]) -> str:
-    """The whole page; ``parts`` are HTML, and one of them is or opens its ``main``."""
+    """Make the whole page. ``parts`` are HTML, and one of them has or opens the element ``main``."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style>"
@@ -109,64 +109,65 @@ def document(title: str, parts: Iterable[str]) -> str:
 
 
 def heading(text: str, name: str = "") -> str:
-    """Of a section; `contents` leads to its ``name``."""
+    """Make the heading of a section. `contents` links to its ``name``."""
     return f'<h2 id="{escape(name)}">{escape(text)}</h2>' if name else f"<h2>{escape(text)}</h2>"
 
 
 def contents(names: Iterable[tuple[str, str]]) -> str:
-    """Links to the headings of these names, each with its text."""
+    """Make links to headings, from (name of the heading, text)."""
     links = "".join(f'<a href="#{escape(name)}">{escape(text)}</a>' for name, text in names)
     return f'<nav class="contents" aria-label="On this page">{links}</nav>'
 
 
 def state(title: str, figure: str, parts: Iterable[str], done: tuple[int, int] | None = None) -> str:
-    """How far a run is: a ``figure``, a bar of how much is ``done`` of how much, and ``parts``, HTML."""
+    """Show the progress of a run: a ``figure``, a bar for ``done`` (steps done, all steps), and ``parts``, HTML."""
     bar = (
         "" if done is None else f'<progress aria-label="{escape(title)}" value="{done[0]}" max="{done[1]}"></progress>'
     )
-    said = "".join(f"<p>{part}</p>" for part in parts)
+    paragraphs = "".join(f"<p>{part}</p>" for part in parts)
     head = f'<h2>{escape(title)}</h2><div class="figure">{escape(figure)}</div>'
-    return f'<section class="state">{head}{bar}{said}</section>'
+    return f'<section class="state">{head}{bar}{paragraphs}</section>'
 
 
 def cards(shown: Iterable[Card]) -> str:
-    """What one sees at a glance, side by side where there is room."""
+    """Show cards side by side if there is room."""
     made: list[str] = []
     for title, figures, texts in shown:
         large = "".join(
             f'<div class="figure">{escape(figure)} <small>{escape(of)}</small></div>' for figure, of in figures
         )
-        said = "".join(f"<p>{escape(text)}</p>" for text in texts)
-        made.append(f'<section class="card"><h2>{escape(title)}</h2>{large}{said}</section>')
+        paragraphs = "".join(f"<p>{escape(text)}</p>" for text in texts)
+        made.append(f'<section class="card"><h2>{escape(title)}</h2>{large}{paragraphs}</section>')
     return f'<div class="glance">{"".join(made)}</div>'
 
 
 def note(text: str, kind: str = "note") -> str:
-    """A paragraph that stands out: a ``"note"`` or a ``"problem"``."""
+    """Make a highlighted paragraph: a ``"note"`` or a ``"problem"``."""
     return f'<p class="{kind}">{escape(text)}</p>'
 
 
 def table(rows: Sequence[Sequence[str]], *, cards: bool = True) -> str:
-    """A table, its head first. ``cards``: its rows become cards where it is narrow; leave out for few columns.
+    """Make a table from rows, the head first. With ``cards``, rows become cards on narrow screens.
 
-    A row that is empty after its third cell has a text there, which takes the rest of the row.
+    Switch ``cards`` off for few columns. If a row is empty after its third cell, the third cell is a text that takes
+    the rest of the row.
     """
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
     body = "".join(f"<tr>{_cells(rows[0], row)}</tr>" for row in rows[1:])
-    # A name needs no column's name before it, a number does.
+    # On a card, show the column's name before a number, but not before a name.
     named = "" if all(row[0].isdecimal() for row in rows[1:]) else ' class="named"'
     kind = f' class="{"wide" if len(rows[0]) > _WIDE else "slim"}"' if cards else ""
     return f"<table{kind}><thead><tr>{head}</tr></thead><tbody{named}>{body}</tbody></table>"
 
 
 def _cells(head: Sequence[str], row: Sequence[str]) -> str:
-    said = len(row) > 3 and not any(row[3:])
+    has_text = len(row) > 3 and not any(row[3:])
     out = [f'<th scope="row" data-column="{escape(head[0])}">{escape(row[0])}</th>']
     for k, (column, cell) in enumerate(zip(head[1:], row[1:], strict=True), 1):
-        if said and k == 2:
+        if has_text and k == 2:
             out.append(f'<td class="said" colspan="{len(row) - 2}">{escape(cell)}</td>')
             break
-        # A verdict may point to notes: "missed [1]".
+        # A verdict may refer to notes: "missed [1]".
         verdict = cell.partition(" ")[0]
         marked = f' class="{verdict}"' if verdict in ("beaten", "missed") else ""
         out.append(f'<td{marked} data-column="{escape(column)}">{escape(cell)}</td>')
@@ -174,12 +175,12 @@ def _cells(head: Sequence[str], row: Sequence[str]) -> str:
 
 
 def pictures(drawn: Iterable[Picture]) -> str:
-    """Pictures side by side where there is room."""
+    """Show pictures side by side if there is room."""
     figures = (f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>" for caption, svg in drawn)
     return f'<div class="pictures">{"".join(figures)}</div>'
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and what there is to say of each."""
+    """Make a list of (name, text)."""
     shown = (f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in pairs)
     return f"<dl>{''.join(shown)}</dl>"

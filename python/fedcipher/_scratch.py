@@ -1,4 +1,4 @@
-"""Temporary folders that a signal does not leave behind."""
+"""Temporary folders that are removed even if a signal ends the process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _REMOVE_SECONDS = 5.0
 
 @contextmanager
 def scratch_folder(prefix: str) -> Generator[str]:
-    """A new folder that is removed at the block's end, also where a second signal ends the process.
+    """Make a new folder, and remove it at the block's end, even if a second signal ends the process.
 
-    A child process that may be killed gets its folder from its parent, which survives it.
+    A child process that may be killed must get its folder from its parent, which outlives the child.
     """
     folder = ""
 
@@ -36,8 +36,8 @@ def scratch_folder(prefix: str) -> Generator[str]:
 
 
 def remove(folder: str) -> None:
-    """Remove ``folder``, also while another thread still writes into it."""
+    """Remove ``folder``, even while another thread still writes into it. Gives up after 5 s."""
     until = time.monotonic() + _REMOVE_SECONDS
     while os.path.lexists(folder) and time.monotonic() < until:
-        # It fails where there is a new file after it has listed the old ones.
+        # rmtree fails if a file appears after it has listed the folder.
         shutil.rmtree(folder, ignore_errors=True)

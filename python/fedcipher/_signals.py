@@ -29,19 +29,19 @@ __all__ = [
 ]
 
 _TERMINATIONS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Sent by a service manager, and by a terminal that closes."""
+"""Signals of a service manager, and of a terminal that closes."""
 _REMINDER = getattr(signal, "SIGURG", None)
-"""Sent to the main thread to raise the exception again. Programs ignore it by default."""
+"""The signal that makes the main thread raise the exception again. Programs ignore it by default."""
 _CHECK_SECONDS = 0.5
-"""Between two checks whether the exception is still alive."""
+"""Seconds between two checks whether the exception is still alive."""
 _SAME_SECONDS = 1.0
-"""Signals this close together count as one: a terminal that closes sends its own and its shell's."""
+"""Signals within this number of seconds count as one, because a closing terminal and its shell both send one."""
 
 
 class Terminated(SystemExit):
     """The signal ``number`` has asked this process to end.
 
-    A `SystemExit`, as event loops drop every other exception that a signal raises in one of their callbacks.
+    A `SystemExit`, because event loops drop any other exception that a signal raises in one of their callbacks.
     """
 
     def __init__(self, number: int) -> None:
@@ -50,7 +50,7 @@ class Terminated(SystemExit):
 
     def report(self) -> int:
         """Print one line on standard error and return the status, as a shell reports it."""
-        # A terminal that has closed takes nothing any more.
+        # Writing to a closed terminal fails.
         with suppress(OSError):
             print(f"fedcipher: {self}", file=sys.stderr, flush=True)
         return 128 + self.number
@@ -60,16 +60,16 @@ class Terminated(SystemExit):
 
 
 class Interrupted(Terminated, KeyboardInterrupt):
-    """By Ctrl-C, which programs and libraries know as `KeyboardInterrupt`."""
+    """`Terminated` by Ctrl-C. Programs and libraries expect a `KeyboardInterrupt` then."""
 
 
 @contextmanager
 def raise_on_termination(*more: signal.Signals) -> Generator[None]:
-    """Ctrl-C, SIGTERM, SIGHUP and each of ``more`` raise `Terminated`, once, so that cleaning up is not interrupted.
+    """Make Ctrl-C, SIGTERM, SIGHUP and each of ``more`` raise `Terminated` once, so that clean-up is not interrupted.
 
     Signals that were already ignored (`nohup`) stay ignored, except those in ``more``. Forked children keep the earlier
     handlers. A second signal ends the process at once, see `before_forced_exit`. A lost `Terminated` is raised again;
-    code that catches it and goes on calls `mark_handled`. Outside the main thread this does nothing.
+    code that catches `Terminated` and continues must call `mark_handled`. Outside the main thread this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -80,11 +80,11 @@ def raise_on_termination(*more: signal.Signals) -> Generator[None]:
             yield
         return
     listener = _Listener()
-    # None: a handler that is not Python's.
-    usual = [n for n in (*_TERMINATIONS, signal.SIGINT) if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    # getsignal returns None for a handler that Python did not install.
+    defaults = [n for n in (*_TERMINATIONS, signal.SIGINT) if signal.getsignal(n) not in (signal.SIG_IGN, None)]
     try:
         listener.start()
-        with listener.handling((*usual, *more)):
+        with listener.handling((*defaults, *more)):
             yield
     finally:
         late = listener.stop()
@@ -94,7 +94,7 @@ def raise_on_termination(*more: signal.Signals) -> Generator[None]:
 
 @contextmanager
 def defer_termination() -> Generator[None]:
-    """A signal in this block raises `Terminated` at its end: for short steps that must not stop half-way."""
+    """Delay `Terminated` to the end of this block, for short steps that must not stop half-way."""
     listener = _Listener.current
     if listener is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -105,7 +105,7 @@ def defer_termination() -> Generator[None]:
 
 @contextmanager
 def before_forced_exit(callback: Callable[[], object]) -> Generator[None]:
-    """In this block, a second signal calls ``callback``, in another thread, before it ends the process."""
+    """Call ``callback``, in another thread, if a second signal ends the process in this block."""
     listener = _Listener.current
     if listener is None:
         yield
@@ -118,20 +118,20 @@ def before_forced_exit(callback: Callable[[], object]) -> Generator[None]:
 
 
 def mark_handled() -> None:
-    """`Terminated` was caught on purpose: it is not raised again."""
+    """Report that `Terminated` was caught on purpose, so that it is not raised again."""
     if _Listener.current is not None:
         _Listener.current.handled = True
 
 
 def restore_defaults() -> None:
-    """Signals end this process silently: for a program's last steps, in which nothing is left to clean up."""
+    """Let signals end this process silently, for the last steps of a program, which need no clean-up."""
     for number in (*_TERMINATIONS, signal.SIGINT):
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, signal.SIG_DFL)
 
 
 class _Listener:
-    """The signals of this process. Its thread hears them also while the main thread is in foreign code."""
+    """Receives the signals of this process. Its thread receives them even while the main thread runs foreign code."""
 
     current: _Listener | None = None
 
@@ -146,7 +146,7 @@ class _Listener:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin to listen. Call it in the main thread."""
+        """Begin to listen. Call this in the main thread."""
         _Listener.current = self
         self._unraisable, sys.unraisablehook = sys.unraisablehook, self._report_unraisable
         if _REMINDER is None:
@@ -160,12 +160,12 @@ class _Listener:
         self._thread.start()
 
     def stop(self) -> int:
-        """Return the signal that came too late to be raised, or 0."""
+        """Stop listening. Returns a signal that arrived too late to be raised, or 0."""
         self._stopped = True
         if _REMINDER is not None:
             found = signal.set_wakeup_fd(self._wakeup)
             if found not in (self._write, -1):
-                # A library has set its own meanwhile, which stays.
+                # Restore the descriptor that a library has set meanwhile.
                 signal.set_wakeup_fd(found)
             signal.signal(_REMINDER, self._reminder or signal.SIG_DFL)
             os.write(self._write, b"\0")
@@ -178,7 +178,7 @@ class _Listener:
 
     @contextmanager
     def handling(self, numbers: tuple[signal.Signals, ...]) -> Generator[None]:
-        """Handle ``numbers`` too."""
+        """Handle the signals ``numbers`` in this block."""
         found = {int(n): signal.getsignal(n) for n in numbers if n not in self._previous}
         previous = {number: handler for number, handler in found.items() if handler is not None}
         self._previous.update(previous)
@@ -193,7 +193,7 @@ class _Listener:
 
     @contextmanager
     def deferring(self) -> Generator[None]:
-        """See `defer_termination`."""
+        """Delay `Terminated` to the end of this block."""
         self._deferrals += 1
         try:
             yield
@@ -211,7 +211,7 @@ class _Listener:
         _Listener.current = None
 
     def _lost(self) -> bool:
-        """Whether a signal has come whose exception does not exist, or no longer."""
+        """Whether a signal has arrived whose exception was never raised, or is gone."""
         return bool(self._number) and not self.handled and self._raised() is None
 
     # --- in the main thread ------------------------------------------------------------------
@@ -220,12 +220,12 @@ class _Listener:
         if not self._number:
             self._number, self._received = number, time.monotonic()
             self._raise_lost()
-        # Else the listener's thread decides: Python may call this handler long after the signal.
+        # Otherwise the listener's thread decides, because Python may call this handler long after the signal.
         elif self._wakeup_replaced() and time.monotonic() - self._received > _SAME_SECONDS:
             self._exit(number)
 
     def _wakeup_replaced(self) -> bool:
-        """Whether a library has set its own wake-up descriptor, so that this thread alone hears signals."""
+        """Whether a library has set its own wake-up descriptor, so that only this thread receives signals."""
         if _REMINDER is None:
             return True
         found = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -239,7 +239,7 @@ class _Listener:
 
     def _raise_lost(self) -> None:
         if not self._deferrals and self._lost():
-            # Not from a variable: the exception's traceback would keep this frame, and with it the exception.
+            # Do not store the exception in a variable: its traceback would keep this frame, and so itself, alive.
             raise self._exception()
 
     def _exception(self) -> Terminated:
@@ -261,14 +261,14 @@ class _Listener:
             if self._stopped:
                 return
             for number in numbers:
-                # A library that has set its own handler is left to it.
+                # Leave signals to a library that has set its own handler.
                 if number not in self._previous or signal.getsignal(number) != self._handle:
                     continue
                 if not first:
                     first = time.monotonic()
                 elif time.monotonic() - first > _SAME_SECONDS:
                     self._exit(number)
-            # A signal just before a system call does not interrupt it: then Python has not called the handler yet.
+            # A signal just before a system call does not interrupt the call, and Python has not run the handler yet.
             if first and (not self._number or self._lost()) and _REMINDER is not None:
                 signal.pthread_kill(self._main, _REMINDER)
 
@@ -291,7 +291,7 @@ _masks: list[set[int]] = []
 
 
 def _before_fork() -> None:
-    """Block signals, because the child has its parent's wake-up descriptor for a moment."""
+    """Block signals, because the child briefly shares its parent's wake-up descriptor."""
     if _Listener.current is not None and hasattr(signal, "pthread_sigmask"):
         _masks.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, (*_TERMINATIONS, signal.SIGINT))))
 

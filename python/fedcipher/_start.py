@@ -1,11 +1,11 @@
-"""Imported first, so that Ctrl-C ends the program without a traceback also while it loads."""
+"""Makes Ctrl-C end the program without a traceback while it loads. Imported first."""
 
 import signal
 import sys
 from pathlib import PurePath
 
-# "-m": a module of this package is about to run. A program that imports it is another.
-_OURS = ("fedcipher", "-m")
+# "-m" means that a module of this package is about to run. Other programs that import the package stay unchanged.
+_PROGRAMS = ("fedcipher", "-m")
 
-if PurePath((sys.argv or [""])[0]).name in _OURS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+if PurePath((sys.argv or [""])[0]).name in _PROGRAMS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""The terminal, by rich: everything that is printed stands as it is.
+"""Prints on the terminal with rich, without rich's markup.
 
-rich reads text in brackets as style and text between colons as pictures, so that ``fedcipher[tfhe]`` would lose its
-end. Paths, package names and error texts hold both; no console and no column of this project reads markup.
+rich interprets text in brackets as style and text between colons as emoji, so ``fedcipher[tfhe]`` would lose its end.
+Paths, package names and error texts contain both. Therefore no console or column of this project reads markup.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from fedcipher.foreign_text import MAX_LINE, quoted
 
 __all__ = ["console", "print_table", "progress"]
 
-# A pipe has no width of its own.
+# The width of output to a pipe, which has none of its own.
 _PIPE_WIDTH = 140
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that prints brackets and colons as they are."""
+    """Make a console that prints brackets and colons unchanged."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, markup=False, emoji=False, width=None if stream.isatty() else _PIPE_WIDTH)
 
 
 def progress(on: Console, title: str = "", *last: ProgressColumn) -> Progress:
-    """A bar on a console: title, bar, steps, the task's description, the time so far, and the ``last`` columns."""
+    """Make a progress bar: title, bar, steps, the task's description, elapsed time, and the ``last`` columns."""
     first = [TextColumn(title, style="bold", markup=False)] if title else []
     text = TextColumn("{task.description}", markup=False)
     return Progress(*first, BarColumn(), MofNCompleteColumn(), text, TimeElapsedColumn(), *last, console=on)
 
 
 def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
-    """Prints ``rows``, their head first, on standard output; all columns but the first to the right."""
+    """Print ``rows`` on standard output. The first row is the head. All columns but the first align to the right."""
     table = Table(title=quoted(title, MAX_LINE))
     for k, name in enumerate(rows[0]):
         table.add_column(quoted(name, MAX_LINE), justify="left" if k == 0 else "right")

@@ -1,4 +1,4 @@
-"""Seconds, bytes and shares for people."""
+"""Formats seconds, bytes and shares for people."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _LONGEST = 1e9
 
 
 def number(value: float) -> str:
-    """Four digits, never in the form 1e+04."""
+    """Format with four digits, never in the form 1e+04."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def seconds(value: float) -> str:
-    """Seconds for people."""
+    """Format seconds, as ms below 1 s."""
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{number(value)} s"
 
 
 def duration(value: float) -> str:
-    """Whole seconds, minutes and hours: how long somebody waits. The dashboard's script says the same."""
-    # A journal may hold a number of any size, or none.
+    """Format a waiting time in whole seconds, minutes and hours, as the dashboard's script does."""
+    # A journal may hold a number of any size, or NaN, which max turns into 0.
     whole = round(min(max(0.0, value), _LONGEST))
     if whole < 60:
         return f"{whole} s"
@@ -29,7 +29,7 @@ def duration(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes for people."""
+    """Format bytes, in decimal units."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
@@ -37,5 +37,5 @@ def size(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A fraction in percent: two digits after the point, and nothing that is more than 0 shown as 0."""
+    """Format a fraction in percent with two decimals. Small positive fractions are never shown as 0."""
     return f"{value:.2%}" if value == 0 or value >= 1e-4 else "<0.01%"

@@ -1,6 +1,6 @@
-"""Float tensors to unsigned integers and back: clip, quantise, keep order and shapes.
+"""Converts float tensors to unsigned integers and back: clips, quantises, keeps order and shapes.
 
-The kernels are in `crates/fedcipher-core/src/codec.rs`; this module chooses the clip ranges.
+The kernels are in `crates/fedcipher-core/src/codec.rs`. This module chooses the clip ranges.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fedcipher.errors import CodecError, LayoutError, ParameterError
 
 __all__ = [
     "AUTO_BITS",
-    "LEAST_BITS",
-    "MOST_BITS",
+    "MAX_BITS",
+    "MIN_BITS",
     "Array",
     "Codec",
     "LaneCodec",
@@ -51,68 +51,68 @@ __all__ = [
 
 Array = NDArray[Any]
 
-# The position is the code on the wire: append only.
+# A type's position is its code on the wire, so only append.
 _DTYPES = (
     *("float16", "float32", "float64"),
     *("int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64", "bool"),
 )
 
-# On the wire the code of lanes beside an update: whole numbers whose sums come out exact. The core rounds none of them
-# at random. Opening gives their sum, and not their mean (``codec::WHOLE``).
+# The wire code of lanes beside an update: whole numbers with exact sums. The core never rounds them at random, and
+# opening gives their sum instead of their mean (``codec::WHOLE``).
 _WHOLE = 12
 _SHORT = 128
-"""Lanes of a tensor where each client chooses its coordinates: FLASHE sends short tensors whole."""
+"""Lanes per tensor if each client chooses its coordinates. FLASHE sends tensors of this size whole."""
 
 _GAUSS_MIN_ELEMENTS = 32
-# Beyond these a step is no float32 any more: keys would be made that no update can be encrypted with.
-_LEAST_CLIP, _MOST_CLIP = 1e-30, 1e30
-LEAST_BITS, MOST_BITS = 2, 24
+# Outside these limits a step is not a float32, and no update could be encrypted under the keys.
+_MIN_CLIP, _MAX_CLIP = 1e-30, 1e30
+MIN_BITS, MAX_BITS = 2, 24
 AUTO_BITS = (3, 5, 8)
-"""At least 6, 24 and 254 steps."""
+"""These bits give at least 6, 24 and 254 steps."""
 _OF_BITS = Levels()
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How updates become integers; all clients of a cohort use the same codec.
+    """How updates become integers. All clients of a cohort use the same codec.
 
     Parameters
     ----------
     bits
-        Bits of a value, 2 to 24: one number, one per tensor, or ``"auto"``: a run chooses among `AUTO_BITS` by the
-        noise of its opened sums (`fedcipher.federation.bit_widths`). A value has at least the ``2^bits - 1`` steps of
-        its bits, and as many more as the field of a sum has room for.
+        Bits of a value, 2 to 24: one number, or one for each tensor. With ``"auto"`` a run chooses among `AUTO_BITS`
+        by the noise of its opened sums (`fedcipher.federation.bit_widths`). A value has at least ``2^bits - 1`` steps, and
+        more if the field of a sum has room.
     clip
-        Largest magnitude kept. A number; one per tensor; ``"auto"``: ``margin`` times the largest
-        magnitude of the same tensor in the public reference (FedBit, section V: FEDBIT FRAMEWORK); ``"aciq"``: the
-        clip that minimises the mean square error of a normal distribution fitted to the reference
-        (dACIQ; FLASHE, section 5.2: Executor Details). The reference is the previous *global* model or update, which
-        every client knows, never private data.
+        Largest magnitude of a value; larger values are clipped. A number, or one for each tensor. ``"auto"``:
+        ``margin`` times the largest magnitude of the same tensor in the public reference (FedBit, section V: FEDBIT
+        FRAMEWORK). ``"aciq"``: the clip that minimises the mean square error of a normal distribution fitted to the
+        reference (dACIQ; FLASHE, section 5.2: Executor Details). The reference is the previous *global* model or
+        update, which every client knows. It is never private data.
     margin
-        Safety factor of the fitted ranges: single clients move further than their mean.
+        Safety factor of the fitted ranges, because single clients move further than their mean.
     floor
-        Smallest fitted range, with ``top``, ``clip="aciq"`` or for whole weights. ``None`` is 1 where the bits leave a
-        step of at most 2^-11, less below 12 bits, at least 0.25. Other deltas have none but float32's, since in a range
-        of 1 with 12 bits nothing is left of an update of 1e-4.
+        Smallest fitted range, with ``top``, with ``clip="aciq"`` or for whole weights. ``None`` means 1 if the bits
+        then give a step of at most 2^-11, and less below 12 bits, but at least 0.25. Other deltas have only float32's
+        limit: in a range of 1 with 12 bits, an update of 1e-4 would vanish.
     start
-        For deltas: the range of each tensor until there is a reference. For whole weights: the smallest range
-        (`first_ranges`). ``None``: where ranges follow the updates (`fedcipher.federation.ranges`) a run begins with a
-        sum of histograms that finds them; elsewhere 1.
+        For deltas: the range of each tensor before the first reference. For whole weights: the smallest range
+        (`first_ranges`). ``None``: a run whose ranges follow (`fedcipher.federation.ranges.ranges_follow_updates`) finds them with a
+        sum of histograms; other runs use 1.
     rounding
-        ``"nearest"``, or ``"stochastic"`` (unbiased). Where ranges follow, ``"nearest"`` holds for values that it is
-        unbiased for (`fedcipher.federation.coding`).
+        ``"nearest"``, or ``"stochastic"`` (unbiased). If ranges follow, ``"nearest"`` applies only to values for which
+        it is unbiased (`fedcipher.federation.coding`).
     target
-        What the clients send: the ``"delta"`` against the global model, or whole ``"weights"``.
+        What clients send: the ``"delta"`` against the global model, or whole ``"weights"``.
     top
-        Send only this fraction of each tensor, the same coordinates from every client, chosen from public
-        data (`fedcipher.schemes.sparse`); what is not sent waits for its turn (error feedback). Tensors below
-        256 elements are sent whole. Needs ``target="delta"``.
+        Send only this fraction of each tensor (0 to 1). Public data determine the coordinates, which are the same for
+        every client (`fedcipher.schemes.sparse`). Unsent values are added to the next update (error feedback). Tensors
+        below 256 elements are sent whole. Needs ``target="delta"``.
     privacy
-        `fedcipher.dp.Privacy`: updates are clipped and every client adds its share of noise. It chooses range and
-        rounding itself. Needs one number of bits, ``clip="auto"``, ``target="delta"`` and no ``top``.
+        A `fedcipher.dp.Privacy`: updates are clipped and every client adds its share of noise. Range and rounding
+        follow from it. Needs one number of bits, ``clip="auto"``, ``target="delta"`` and no ``top``.
     adaptive
-        Whether ``bits`` are those that a run chooses among, from few to many. ``bits="auto"`` sets it.
+        Whether a run chooses among ``bits``, which then grow. ``bits="auto"`` sets this.
     """
 
     bits: int | Sequence[int] | Literal["auto"] = 16
@@ -147,10 +147,10 @@ class Codec:
             raise ParameterError("top sends part of an update, so the codec must be Codec(target='delta')")
         given: Any = self.privacy
         if isinstance(given, Mapping):
-            # From a key file.
+            # The form in a key file.
             object.__setattr__(self, "privacy", Privacy.of(cast("Mapping[str, Any]", given)))
         elif not (given is None or isinstance(given, Privacy)):
-            raise ParameterError(f"privacy={given!r} is no fedcipher.dp.Privacy")
+            raise ParameterError(f"privacy={given!r} is not a fedcipher.dp.Privacy")
         if self.privacy is not None:
             self._check_privacy()
         if self.adaptive:
@@ -162,9 +162,9 @@ class Codec:
         for name in ("bits", "clip"):
             object.__setattr__(self, name, _one_or_several(getattr(self, name), name))
         for bits in _values(self.bits):
-            whole_number(bits, "bits", LEAST_BITS, MOST_BITS)
+            whole_number(bits, "bits", MIN_BITS, MAX_BITS)
         for clip in () if isinstance(self.clip, str) else _values(self.clip):
-            real_number(clip, "clip", _LEAST_CLIP, _MOST_CLIP)
+            real_number(clip, "clip", _MIN_CLIP, _MAX_CLIP)
 
     def _check_positive(self) -> None:
         for name in ("margin", "floor", "start", "top"):
@@ -182,8 +182,8 @@ class Codec:
             raise ParameterError("privacy clips an update, so the codec must be Codec(target='delta')")
         if self.top is not None:
             raise ParameterError(
-                "privacy and top do not go together: what is not sent waits for its turn, and so would the noise, to "
-                "be taken off again; leave out top"
+                "privacy and top cannot be combined: error feedback would subtract the noise of unsent values in a "
+                "later round; leave out top"
             )
         if self.clip != "auto":
             raise ParameterError(f"clip={self.clip!r}: with privacy the range follows from its clip; leave out clip")
@@ -193,11 +193,11 @@ class Codec:
     def _check_adaptive(self) -> None:
         if (self.clip, self.target, self.top) != ("auto", "delta", None):
             raise ParameterError(
-                'bits="auto" follows the noise of updates whose ranges follow too: clip="auto", target="delta" and no '
-                "top; or give a number of bits"
+                'bits="auto" needs ranges that follow the updates: clip="auto", target="delta" and no top; or give a '
+                "number of bits"
             )
         if isinstance(self.bits, int) or self.bit_widths != list(self.bits):
-            raise ParameterError(f"bits={self.bits}: a run chooses among bits that grow")
+            raise ParameterError(f"bits={self.bits}: an adaptive codec needs several numbers of bits in rising order")
 
     @property
     def _start(self) -> float:
@@ -205,35 +205,35 @@ class Codec:
 
     @property
     def bit_widths(self) -> list[int]:
-        """The distinct bit widths, which a scheme needs to cut its fields."""
+        """The distinct bit widths, from which a scheme derives its fields."""
         return sorted({self.bits} if isinstance(self.bits, int) else {int(b) for b in self.bits})
 
     def at(self, bits: int = 0) -> Codec:
-        """This codec with the ``bits`` that a run has chosen; 0 is what a run begins with.
+        """Return this codec with the ``bits`` that a run has chosen; 0 means the bits that a run begins with.
 
-        Raises `ParameterError` for bits that are no choice.
+        Raises `ParameterError` for bits that are not a choice.
         """
-        bits = whole_number(bits, "bits", 0, MOST_BITS)
+        bits = whole_number(bits, "bits", 0, MAX_BITS)
         if not self.adaptive:
             if bits:
-                raise ParameterError(f"{bits} bits are chosen, and this codec leaves no choice")
+                raise ParameterError(f"bits={bits}: the bits of this codec are fixed; leave out bits, or give 0")
             return self
         widths = self.bit_widths
         chosen = bits or widths[len(widths) // 2]
         if chosen not in widths:
-            raise ParameterError(f"{bits} bits are none of {widths}")
+            raise ParameterError(f"bits={bits} is not one of {widths}")
         return replace(self, bits=chosen, adaptive=False)
 
     def bits_of(self, arrays: Sequence[Array]) -> list[int]:
-        """Bits of a value of each of these tensors."""
+        """Bits of a value, for each of these tensors."""
         count = len(listed(arrays, "arrays"))
         bits = self.at().bits if self.adaptive else self.bits
         return [bits] * count if isinstance(bits, int) else [int(b) for b in bits]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a key file."""
+        """The codec as plain values for a key file."""
         values = asdict(self)
-        # As before there was any: digests of models are over this.
+        # Digests of models cover this text, so a codec without these fields keeps its earlier form.
         if self.privacy is None:
             del values["privacy"]
         if not self.adaptive:
@@ -243,15 +243,16 @@ class Codec:
     def layout(
         self, update: Sequence[Array], reference: Sequence[Array] | None = None, levels: Levels = _OF_BITS
     ) -> Layout:
-        """Shapes, types, bits and clip ranges of ``update``: public, and part of every frame.
+        """Shapes, types, bits and clip ranges of ``update``. They are public and part of every frame.
 
-        ``levels`` are the scheme's: ranges of whole numbers are in whole steps of them. Not with ``privacy``, where
-        ranges follow from the scheme too (`fedcipher.schemes.noise`).
+        ``levels`` are the levels of the scheme: ranges of whole numbers are multiples of their steps. With ``privacy``
+        the scheme determines ranges (`fedcipher.schemes.noise`), and this raises `ParameterError`. Raises
+        `LayoutError`, `CodecError`.
         """
         if self.privacy is not None:
             raise ParameterError("with privacy an update's range follows from the scheme; use the scheme's encryptor")
         update = as_arrays(update, "update")
-        levels = instance_of(levels, Levels, "levels", "give a scheme's")
+        levels = instance_of(levels, Levels, "levels", "give Scheme.levels")
         bits = self.bits_of(update)
         if len(bits) != len(update):
             raise LayoutError(f"bits names {len(bits)} tensors but the update has {len(update)}")
@@ -265,7 +266,7 @@ class Codec:
         return Layout(described)
 
     def check(self, model: Sequence[Array], names: Sequence[str]) -> None:
-        """Refuse a model that cannot be encoded: `LayoutError` names the array, `CodecError` what is wrong with it."""
+        """Raise `LayoutError` or `CodecError`, with the array's name and the reason, if the model cannot be encoded."""
         model, names = listed(model, "model"), listed(names, "names")
         if len(model) != len(names):
             raise LayoutError(f"{len(names)} names for the {len(model)} arrays of a model")
@@ -274,32 +275,32 @@ class Codec:
                 values = as_array(given, "its value")
                 _dtype_code(values)
                 if not np.isfinite(values).all():
-                    raise CodecError("it holds NaN or infinity")
+                    raise CodecError("the array holds NaN or infinity")
                 if self.privacy is not None:
                     self.check_floats([values])
             except CodecError as error:
                 raise type(error)(f"array {name!r}: {error}") from None
-        # The rest is about all of them: numbers of bits and ranges.
+        # Checks that concern all arrays together: the numbers of bits and ranges.
         if self.privacy is None:
             self.layout(model, model)
 
     @staticmethod
     def check_floats(arrays: Sequence[Array]) -> None:
-        """Raise `LayoutError` for arrays that noise cannot hide: whole numbers and truth values."""
+        """Raise `LayoutError` for arrays of whole numbers or truth values, which noise cannot hide."""
         for x in as_arrays(arrays, "arrays"):
             if x.dtype.kind != "f":
                 raise LayoutError(
-                    f"privacy covers floats, and this is of type {x.dtype.name}; leave the array out of the model's "
-                    "ArrayRecord, or cast it to float32"
+                    f"privacy covers only floats, and the array's type is {x.dtype.name}; leave the array out of the "
+                    "model's ArrayRecord, or cast it to float32"
                 )
 
     def first_ranges(self, model: Sequence[Array]) -> list[float]:
-        """Clip ranges, one an array, for the first update of a ``model`` of which nothing else is public.
+        """Clip ranges, one for each array, for the first update of a ``model`` without a public reference.
 
-        Of deltas ``start``, where it is given. Else ``margin`` times the largest magnitude of the array, and at least
-        ``start``. How far a tensor moves in its first round says nobody: a batch norm's mean begins at zero and goes
-        where the data are. So where the bits allow it a range is wider, up to a step of 2^-12, and of 2^-10 for arrays
-        of at most one dimension, which are short and move furthest.
+        For deltas these are ``start``, if given. Otherwise a range is ``margin`` times the largest magnitude of the
+        array, and at least ``start``. The first movement of a tensor is unknown: a batch norm's mean begins at zero and
+        moves to the mean of the data. If the bits allow, a range is therefore wider, up to a step of 2^-12, or 2^-10
+        for arrays of at most one dimension, which are short and move furthest. Raises `LayoutError`.
         """
         model = as_arrays(model, "model")
         bits = self.bits_of(model)
@@ -315,12 +316,12 @@ class Codec:
         return ranges
 
     def reference_of(self, ranges: Sequence[float], model: Sequence[Array]) -> list[Array]:
-        """Arrays of the shapes of ``model`` to which exactly these ranges are fitted."""
+        """Make arrays with the shapes of ``model`` whose fitted ranges are exactly ``ranges``. Raises `LayoutError`."""
         model = as_arrays(model, "model")
         bits = self.bits_of(model)
         given = real_numbers(ranges, "ranges")
         if not len(given) == len(bits) == len(model):
-            raise LayoutError(f"{len(given)} ranges and bits of {len(bits)} tensors for the model's {len(model)}")
+            raise LayoutError(f"{len(given)} ranges and bits for {len(bits)} tensors, but the model has {len(model)}")
         out: list[Array] = []
         for alpha, x, b in zip(given, model, bits, strict=True):
             spread = gaussian_clip(b) if self.clip == "aciq" and x.size >= _GAUSS_MIN_ELEMENTS else 1.0
@@ -340,7 +341,7 @@ class Codec:
         if reference is None:
             if self.target == "weights":
                 raise CodecError(
-                    f"clip={self.clip!r} fits ranges to a public reference and none was given; pass "
+                    f"clip={self.clip!r} fits ranges to a public reference, which is missing; pass "
                     "reference=<previous global model>, or a fixed clip=<number>"
                 )
             return [self._start] * count
@@ -350,23 +351,23 @@ class Codec:
         ]
 
     def _fitted(self, reference: Array, bits: int, update: Array, half: int) -> float:
-        """The range of ``update``, of ``half`` steps on either side of zero."""
+        """The range of ``update``, which has ``half`` steps on either side of zero."""
         if update.dtype.kind in "iu":
-            # Whole numbers are carried exactly: a whole step, of one where the range allows it.
+            # Whole numbers stay exact: a step is a whole number, and 1 if the range allows.
             largest = largest_magnitude(reference)
             return float(np.float32(half * max(1, math.ceil(self.margin * largest / half - 1e-6))))
         if reference.size == 0:
             return self._start
         largest = largest_magnitude(reference)
         if not math.isfinite(largest):
-            raise CodecError("the reference model holds NaN or infinity; restart from a sound global model")
+            raise CodecError("the reference model holds NaN or infinity; restart from a global model of finite numbers")
         if self.clip == "aciq" and reference.size >= _GAUSS_MIN_ELEMENTS:
             squares = np.square(reference.astype(np.float64, copy=False))
             spread = float(np.sqrt(np.mean(squares))) * gaussian_clip(bits)
         else:
             spread = largest
         if spread == 0:
-            # It says nothing of what comes next.
+            # A reference of zeros gives no scale for the next update.
             return self.floor or self._start
         return float(np.float32(max(self.margin * spread, self._floor(bits))))
 
@@ -374,26 +375,26 @@ class Codec:
         if self.floor is not None:
             return self.floor
         if self.top is None and self.target == "delta":
-            return _LEAST_CLIP
-        # Whole weights leave the range of their last mean as training goes on. Of a part of an update what is rounded
-        # away waits for its turn, while a narrow range would cut clients that pull in different directions.
+            return _MIN_CLIP
+        # Whole weights leave the range of their last mean during training. With top, error feedback keeps what is
+        # rounded away, while a narrow range would clip clients that pull in different directions.
         return min(1.0, max(0.25, ((1 << bits) - 2) * 2.0**-12))
 
 
 def codec_or(codec: Codec | None, bits: int) -> Codec:
-    """``codec``, or one of so many ``bits`` where none is given. Raises `ParameterError` for what is no codec."""
+    """``codec``, or a codec of ``bits`` bits for None. Raises `ParameterError` for other types."""
     return Codec(bits=bits) if codec is None else instance_of(codec, Codec, "codec", "give a fedcipher.Codec")
 
 
 def _one_or_several(given: Any, name: str) -> Any:
-    """A single value, or a tuple of one a tensor, in Python's own numbers."""
+    """Convert to Python's own numbers: a single value, or a tuple with a value for each tensor."""
     if isinstance(given, np.ndarray) and given.ndim == 0:
         given = given.item()
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         return as_plain(given)
     values = tuple(as_plain(value) for value in cast("Iterable[Any]", given))
     if not values:
-        raise ParameterError(f"{name}=() is for no tensor; give one value, or one a tensor")
+        raise ParameterError(f"{name} is empty; give one value, or one for each tensor")
     return values
 
 
@@ -402,10 +403,10 @@ def _values(given: Any) -> tuple[Any, ...]:
 
 
 def gaussian_clip(bits: int) -> float:
-    """Clip range, in standard deviations, with least mean square error for a normal variable of ``2^bits`` levels.
+    """The clip range, in standard deviations, with least mean square error for a normal variable of ``2^bits`` levels.
 
-    Minimises quantisation ``alpha^2 / (3 * 4^b)`` plus clipping ``2 * int_alpha^inf (x - alpha)^2 phi``
-    by ternary search; both are convex (ACIQ, Banner et al. 2019, section 3).
+    A ternary search minimises quantisation ``alpha^2 / (3 * 4^b)`` plus clipping
+    ``2 * int_alpha^inf (x - alpha)^2 phi``. Both are convex (ACIQ, Banner et al. 2019, section 3).
     """
 
     def error(alpha: float) -> float:
@@ -424,30 +425,30 @@ def gaussian_clip(bits: int) -> float:
 
 
 def largest_magnitude(x: Array) -> float:
-    """Largest magnitude; NaN where there is one. Without a copy of ``x``, which may be a large model."""
-    # Negated as a float: in their own type the least integer has no negative and true none at all.
+    """The largest magnitude in ``x``; NaN if ``x`` holds NaN. Makes no copy of ``x``, which may be a large model."""
+    # Negate as a float: the smallest integer of a type has no negative in that type, and a boolean has none.
     return max(float(x.max()), -float(x.min())) if x.size else 0.0
 
 
 def root_mean_square(x: Array) -> float:
-    """Of finite numbers; 0 where there are none. In double, which holds the squares of all float32."""
+    """The root of the mean square of finite numbers, computed in float64; 0 for an empty array."""
     flat = np.asarray(x).reshape(-1)
     if flat.dtype != np.float32:
-        # Whole numbers, and floats that no frame has yet: few, or of a model that is not large.
+        # Other types are rare or small, so the copy is acceptable.
         return float(np.sqrt(np.mean(np.square(flat.astype(np.float64))))) if flat.size else 0.0
     return math.sqrt(_native.mean_square(np.ascontiguousarray(flat)))
 
 
 def vanished(layout: Layout, flat: Sequence[NDArray[np.float32]], levels: Levels = _OF_BITS) -> list[int]:
-    """Values of each tensor of which rounding to the nearest leaves nothing but zeros, and there was something.
+    """The number of values of each tensor that rounding to the nearest turns entirely into zeros; 0 for other tensors.
 
-    A range that is the same for all tensors does that to small ones: a batch norm's variances, for which zero is no
-    value, vanish in 8 bits of a range of 5.
+    A single range for all tensors can do this to tensors of small values. A batch norm's variances, which must not be
+    zero, vanish in 8 bits of a range of 5.
     """
     found: list[int] = []
     for (_, bits, alpha, _), x in zip(layout.tensors, flat, strict=True):
         least = alpha / levels.of(bits)
-        # Mostly the first values show that something is left.
+        # The first values usually suffice to show that something remains.
         largest = largest_magnitude(x[:1024])
         if not largest >= least:
             largest = largest_magnitude(x)
@@ -469,7 +470,7 @@ def _check_reference(update: Sequence[Array], reference: Sequence[Array]) -> Non
 
 
 def flat_float32(update: Sequence[Array]) -> list[NDArray[np.float32]]:
-    """Flat contiguous float32 views or copies; finite float64 beyond float32 saturates, to be clipped."""
+    """Convert to flat contiguous float32 views or copies. Finite float64 values beyond float32 become its limits."""
     flat: list[NDArray[np.float32]] = []
     limit = float(np.finfo(np.float32).max)
     for tensor in update:
@@ -485,14 +486,14 @@ _Described = list[tuple[int, int, float, list[int]]]
 
 @dataclass(frozen=True)
 class LaneCodec:
-    """How whole numbers travel beside an update: first counts, which are 0 or 1, then digits of larger numbers.
-
-    ``bits`` are those of a count and of a digit, ``levels`` the scheme's. ``short``: in many short tensors.
-    """
+    """Encodes whole numbers beside an update: first counts, which are 0 or 1, then digits of larger numbers."""
 
     bits: tuple[int, int]
+    """Bits of (a count, a digit)."""
     levels: Levels
+    """The levels of the scheme."""
     short: bool = False
+    """Whether to use many short tensors instead of long ones."""
 
     def _runs(self, lanes: int, counts: int) -> list[tuple[int, int]]:
         """(bits, lanes) of each tensor."""
@@ -503,15 +504,15 @@ class LaneCodec:
         return made
 
     def tensors(self, lanes: int, counts: int) -> _Described:
-        """Those of so many ``lanes``, ``counts`` of them counts, in steps of one."""
+        """The layout of ``lanes`` lanes, of which the first ``counts`` are counts. A step is 1."""
         return [(_WHOLE, bits, float(self.levels.of(bits) // 2), [size]) for bits, size in self._runs(lanes, counts)]
 
     def beside(self, layout: Layout, lanes: int, counts: int) -> Layout:
-        """``layout`` with the lanes behind it."""
+        """``layout`` followed by the lanes."""
         return Layout([*layout.tensors, *self.tensors(lanes, counts)]) if lanes else layout
 
     def split(self, lanes: NDArray[np.float32] | None, counts: int) -> list[NDArray[np.float32]]:
-        """The arrays of `tensors`."""
+        """Split ``lanes`` into the arrays of `tensors`."""
         if lanes is None:
             return []
         ends = np.cumsum([size for _, size in self._runs(lanes.size, counts)])
@@ -519,17 +520,17 @@ class LaneCodec:
 
 
 def value_bits(layout: Layout) -> list[int]:
-    """The distinct bits of values in ``layout``; its lanes have others."""
+    """The distinct bits of the values in ``layout``, without the bits of lanes."""
     return sorted({bits for code, bits, _, _ in layout.tensors if code != _WHOLE})
 
 
 def without_ranges(layout: Layout) -> Layout:
-    """``layout`` with ranges of one: what a frame says where both ends know the ranges."""
+    """``layout`` with ranges of 1, for a frame whose ranges both ends know."""
     return Layout([(code, bits, 1.0, shape) for code, bits, _, shape in layout.tensors])
 
 
 def without_lanes(layout: Layout, flat: NDArray[np.float32]) -> tuple[Layout | None, NDArray[np.float32], list[int]]:
-    """An opened mean without its lanes, and their exact sums; no layout where there was nothing else."""
+    """Split an opened mean into layout, values and the exact sums of lanes. There is no layout without values."""
     tensors = layout.tensors
     count = sum(math.prod(shape) for code, _, _, shape in tensors if code == _WHOLE)
     if not count:
@@ -540,14 +541,15 @@ def without_lanes(layout: Layout, flat: NDArray[np.float32]) -> tuple[Layout | N
 
 
 def restore(layout: Layout, flat: NDArray[np.float32]) -> list[Array]:
-    """Cuts flat float32 values into the layout's shapes and types; integers are rounded."""
+    """Cut flat float32 values into the layout's shapes and types. Integers are rounded. Raises `LayoutError`."""
     out: list[Array] = []
     start = 0
     for code, _, _, shape in layout.tensors:
         if code >= len(_DTYPES):
-            # Opaque to the core; all that a cohort's clients sent agrees on it, however.
+            # The core does not interpret this code. All clients of the cohort have sent the same one.
             raise LayoutError(
-                f"an array of element type {code}, of which this Fedcipher knows {len(_DTYPES)}; upgrade it"
+                f"an array has element type {code}, and this Fedcipher knows only 0 to {len(_DTYPES) - 1}; upgrade "
+                "Fedcipher"
             )
         dtype = np.dtype(_DTYPES[code])
         size = math.prod(shape)

@@ -1,4 +1,4 @@
-"""The one exception tree: every message names what was wrong and what to do."""
+"""The exceptions of Fedcipher. Each message names what was wrong and what to do."""
 
 import errno
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ __all__ = [
 
 
 class FedcipherError(Exception):
-    """Anything Fedcipher refuses to do."""
+    """The base class of all errors of Fedcipher."""
 
 
 class ParameterError(FedcipherError, ValueError):
@@ -77,11 +77,11 @@ class ParameterError(FedcipherError, ValueError):
 
 
 class BoundError(ParameterError):
-    """The sum of a round could exceed the modulus; names what would fit."""
+    """The sum of a round could exceed the modulus. The message names parameters that would fit."""
 
 
 class WeightError(ParameterError):
-    """A client's weight exceeds what the modulus was chosen for."""
+    """A client's weight exceeds the largest weight of the scheme."""
 
 
 class CodecError(FedcipherError, ValueError):
@@ -93,7 +93,7 @@ class NotFiniteError(CodecError):
 
 
 class LayoutError(CodecError):
-    """Shapes, types or clip ranges do not agree."""
+    """Shapes, types or clip ranges do not match."""
 
 
 class FrameError(FedcipherError):
@@ -101,15 +101,15 @@ class FrameError(FedcipherError):
 
 
 class WrongSchemeError(FrameError):
-    """A frame of another scheme."""
+    """A frame belongs to another scheme."""
 
 
 class WrongParametersError(FrameError):
-    """A frame made with other parameters."""
+    """A frame was made with other parameters."""
 
 
 class WrongEpochError(FrameError):
-    """A frame or key of another key epoch or key set."""
+    """A frame or key belongs to another key epoch or key set."""
 
 
 class RoundError(FedcipherError):
@@ -117,31 +117,31 @@ class RoundError(FedcipherError):
 
 
 class WrongRoundError(RoundError):
-    """A late or replayed frame, or a round dated ahead of this machine's clock."""
+    """A frame is late or replayed, or its round is dated ahead of this machine's clock."""
 
 
 class ReplayError(RoundError):
-    """An aggregate of a round that is over, or a second one of a round."""
+    """An aggregate belongs to a finished round, or is a second one of its round."""
 
 
 class DuplicateClientError(RoundError):
-    """The same client twice in one round."""
+    """A client contributed twice to one round."""
 
 
 class UnknownClientError(RoundError):
-    """A client outside the key epoch's cohort."""
+    """A client is not in the key epoch's cohort."""
 
 
 class EmptyCohortError(RoundError):
-    """Nothing to aggregate."""
+    """A sum has no contributions."""
 
 
 class TooFewContributionsError(RoundError):
-    """A sum of so few clients that it says too much of each."""
+    """A sum has so few clients that it would reveal too much about each of them."""
 
 
 class SetRuleError(RoundError):
-    """A sum that would set apart, with earlier sums of the same memory, fewer clients than ``min_contributions``."""
+    """A sum, with earlier sums of the same memory, would isolate fewer clients than ``min_contributions``."""
 
 
 class ModelMismatchError(RoundError):
@@ -149,19 +149,19 @@ class ModelMismatchError(RoundError):
 
 
 class ForgedAggregateError(RoundError):
-    """An aggregate that is not the sum of what the clients it names have sent."""
+    """An aggregate is not the sum of the updates of the clients that it names."""
 
 
 class KeyClosedError(RoundError):
-    """Nothing is opened under a key any more, because an aggregate under it was forged."""
+    """A key opens no further aggregates, because a forged aggregate was found under it."""
 
 
 class SignatureError(RoundError):
-    """What a party is said to have sent does not bear its signature."""
+    """Data lacks a valid signature of the party that it names as its sender."""
 
 
 class AcceleratorError(FedcipherError):
-    """An accelerator that was asked for is not there, or failed."""
+    """A requested accelerator is missing or failed."""
 
 
 class CommitteeError(RoundError):
@@ -169,7 +169,7 @@ class CommitteeError(RoundError):
 
 
 class WrongRosterError(FedcipherError):
-    """A roster is not the expected one, or nobody has confirmed who is in it."""
+    """A roster is not the expected one, has faults, or has not been confirmed by a person."""
 
 
 class NotJoinedError(RoundError):
@@ -177,31 +177,31 @@ class NotJoinedError(RoundError):
 
 
 class PrekeyError(RoundError):
-    """A prekey of the committee is an old one or gone, or too few members have published one."""
+    """A prekey of the committee is too old or deleted, or too few members have published one."""
 
 
 class FalseShareError(RoundError):
-    """Clients have sealed to a member what is no share of theirs."""
+    """Clients have encrypted data to a member that is not a valid share."""
 
 
 class PlaintextError(RoundError):
-    """A client sent its update unencrypted; it was not used."""
+    """A client sent its update unencrypted. The server did not use the update."""
 
 
 class NonceReuseError(FedcipherError):
-    """A (key, round, client) triple would be used twice."""
+    """A combination of key, round and client would be used twice."""
 
 
 class PrivacyBudgetError(FedcipherError):
-    """A client has given as many updates under its key set as its epsilon covers."""
+    """A client has given all updates under its key set that its epsilon covers."""
 
 
 class LedgerError(FedcipherError):
-    """A ledger of rounds encrypted or opened cannot be read or written, or has lost its history."""
+    """A ledger of encrypted or opened rounds cannot be read or written, or has lost its history."""
 
 
 class KeyFormatError(FedcipherError):
-    """A key is malformed, missing, or not kept from other users."""
+    """A key is malformed, missing, or not protected from other users."""
 
 
 class KeyInUseError(FedcipherError):
@@ -209,19 +209,19 @@ class KeyInUseError(FedcipherError):
 
 
 class DecryptError(FedcipherError):
-    """A decrypted sum is impossible: wrong key or damaged aggregate."""
+    """A decrypted sum is impossible, because of a wrong key or a damaged aggregate."""
 
 
 class UnsupportedError(FedcipherError):
-    """The scheme cannot do this."""
+    """The scheme or object does not support this operation."""
 
 
 class InternalError(FedcipherError):
-    """A fault of Fedcipher itself, or of a library it uses: please report it."""
+    """A fault of Fedcipher or of a library that it uses. Please report it."""
 
 
 class CancelledError(FedcipherError):
-    """A long job was cancelled; nothing is lost."""
+    """A long job was cancelled, and can be started again."""
 
 
 class EntropyError(FedcipherError):
@@ -237,20 +237,20 @@ class CharterError(FedcipherError):
 
 
 class StrategyError(FedcipherError):
-    """A Flower strategy, or how it is started, does not go with encrypted updates."""
+    """A strategy, or the way it is started, does not work with encrypted updates."""
 
 
 class LostRoundsError(StrategyError):
-    """A run has ended, and more of its rounds than may be lost have no aggregate.
+    """A run has ended with more rounds without an aggregate than allowed.
 
     Attributes
     ----------
     result
-        The run's Flower ``Result``, as `start` returns it where no round was lost.
+        The run's Flower ``Result``, which `start` returns if no round is lost.
     lost
-        Why each round without an aggregate has none, by its number.
+        The reason of each round without an aggregate, by the round's number.
     liars
-        Numbers of the clients that were proven to have lied, and were left out.
+        Numbers of the clients that were proven to have lied. The run excluded them.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class RunError(FedcipherError):
 
 
 class ForeignFileError(FedcipherError, OSError):
-    """What is at a path is no file that may be read: a link, a device, a pipe, too large, or in others' hands."""
+    """A path is not a readable file: a link, a device, a pipe, too large, or writable by other users."""
 
     def __str__(self) -> str:
         fix = "" if self.errno == errno.EACCES else "; put the file itself there"
@@ -273,23 +273,23 @@ class ForeignFileError(FedcipherError, OSError):
 
 
 class WorkersError(FedcipherError):
-    """The processes that were to do a server's work did not."""
+    """The processes that share a server's work have failed."""
 
 
 class ClusterError(FedcipherError):
-    """A cluster on this machine does not start, or is not what was expected."""
+    """A cluster on this machine does not start, or is in an unexpected state."""
 
 
 class SealedModelError(FedcipherError):
-    """A model is read where only its ciphertext is."""
+    """A model was read, but only its ciphertext is available."""
 
 
 class EngineError(FedcipherError):
-    """The offload engine or the key authority cannot do what it was asked."""
+    """The offload engine or the key authority cannot fulfil a request."""
 
 
 class EngineUnavailableError(EngineError):
-    """The engine or the authority cannot be reached, or died in mid-stream."""
+    """The engine or the authority cannot be reached, or stopped during a stream."""
 
 
 class AccessError(EngineError):
@@ -305,28 +305,28 @@ class IdentityInUseError(AccessError):
 
 
 class UnknownDeviceError(EngineError):
-    """The engine does not serve this device to this host or user, or not at all."""
+    """The engine does not serve this device, or not to this host or user."""
 
 
 class StalledError(EngineError):
-    """A stream stood still for too long."""
+    """A stream made no progress for too long."""
 
 
 class TruncatedError(EngineError):
-    """A stream broke off."""
+    """A stream ended before all data arrived."""
 
 
 class BenchError(FedcipherError):
-    """A measurement cannot be made."""
+    """A measurement is not possible."""
 
 
 class PeerLostError(BenchError):
-    """The other side of a measurement refused, went away, or sent what is no message."""
+    """The peer of a measurement refused, disconnected, or sent an invalid message."""
 
 
 class ReportError(BenchError):
-    """Results cannot be written where they were asked for."""
+    """Results cannot be written to the requested place."""
 
 
 class DependencyError(FedcipherError, ImportError):
-    """An optional package, or a feature of the native module, is missing; the message says what to install or build."""
+    """An optional package or a feature of the native module is missing. The message says what to install or build."""

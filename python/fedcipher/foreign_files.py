@@ -1,8 +1,8 @@
-"""Files that others wrote: runs, journals, keys, cards, reports, data sets.
+"""Reads files that others wrote: runs, journals, keys, cards, reports, data sets.
 
-Whoever could write such a file, or the folder that it is in, may have put a link, a pipe, a device, a file without end
-or a small file that unpacks to a large one in its place. What is read here is a regular file, not a link, of a size
-that is checked before it is read; what is in it is checked before memory is taken for it.
+A user that can write such a file, or its folder, may replace the file by a link, a pipe, a device, an endless file,
+or a small file that unpacks to a large one. These functions read only regular files, and no links. They check the size
+before they read, and the contents before they allocate memory for them.
 """
 
 from __future__ import annotations
@@ -63,33 +63,33 @@ MAX_INDEX = 1 << 26
 MAX_REPORT = 1 << 28
 """A report of a training or a benchmark."""
 MAX_LOG = 1 << 28
-"""What a program of ours has said."""
+"""The output of one of Fedcipher's programs."""
 MAX_KEY_FILE = 1 << 30
-"""As ``key_file::MOST_BYTES``."""
+"""A key file; the same limit as ``key_file::MAX_BYTES``."""
 MAX_JOURNAL = 1 << 30
-"""A run's journal, and its log that is still to be worked in."""
+"""A run's journal, or its write-ahead log."""
 MAX_DATA_SET = 1 << 32
-"""A file of a data set, packed or not."""
+"""A file of a data set, compressed or not."""
 MAX_MODEL = 1 << 34
-"""A model, or what a strategy keeps, as ``.npz``."""
+"""A model, or the state of a strategy, as ``.npz``."""
 MAX_FRAME = 1 << 34
 """A frame: an update or an aggregate."""
 
 _MAX_DEPTH = 64
-"""Of JSON's brackets within brackets."""
+"""Most nested brackets in JSON."""
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 _MAX_ARRAY_HEADER = 10_000
 _OTHERS_WRITE = 0o022
 _CHUNK = 1 << 20
 _SQLITE_SECONDS = 30.0
 _SQLITE_STEPS = 10_000
-"""Of SQLite's machine, between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two checks of the clock."""
 _CHANGES = slice(24, 28)
-"""Where a database counts its changes, but for those in a write-ahead log."""
+"""The bytes with a database's counter of changes. Changes in a write-ahead log do not count."""
 _COPIES = 20
-"""Tries to copy a database that is being written."""
+"""Attempts to copy a database while another process writes it."""
 
-# Without O_NONBLOCK the opening of a pipe waits for its other end.
+# Without O_NONBLOCK, opening a pipe waits for its other end.
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 
@@ -98,18 +98,18 @@ _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 
 
 def open_file(path: str | Path, most: int, *, follow: bool = False) -> IO[bytes]:
-    """The regular file of at most ``most`` bytes at ``path``, to read.
+    """Open the regular file at ``path`` for reading, if it has at most ``most`` bytes.
 
-    ``follow``: a link is followed, for paths that a user has named. Raises `ForeignFileError` for what is no such
-    file, and the system's `OSError`, of which that is one.
+    With ``follow`` links are followed, for paths that a user has named. Raises `ForeignFileError` for any other kind of
+    file or a larger one, and the system's `OSError`. (A `ForeignFileError` is an `OSError`.)
     """
     try:
         handle = os.open(path, _FLAGS | (0 if follow else _NO_LINK))
     except OSError as error:
-        # Of a link with O_NOFOLLOW; FreeBSD says EMLINK.
+        # O_NOFOLLOW refuses a link with ELOOP, on FreeBSD with EMLINK.
         if not follow and error.errno in (errno.ELOOP, errno.EMLINK):
             raise ForeignFileError(error.errno, "is a link, which is not followed here", str(path)) from None
-        # A socket, and a device that is not there.
+        # A socket, or a device that does not exist.
         if error.errno in (errno.ENXIO, errno.ENODEV):
             raise ForeignFileError(error.errno, _NO_FILE, str(path)) from None
         raise
@@ -120,7 +120,7 @@ def open_file(path: str | Path, most: int, *, follow: bool = False) -> IO[bytes]
         if not stat.S_ISREG(about.st_mode):
             raise ForeignFileError(errno.EINVAL, _NO_FILE, str(path))
         if about.st_size > most:
-            text = f"has {about.st_size} bytes, more than the {most} that are read of such a file"
+            text = f"has {about.st_size} bytes; the limit for such a file is {most}"
             raise ForeignFileError(errno.EFBIG, text, str(path))
         return os.fdopen(handle, "rb")
     except BaseException:
@@ -128,11 +128,11 @@ def open_file(path: str | Path, most: int, *, follow: bool = False) -> IO[bytes]
         raise
 
 
-_NO_FILE = "is no file but a device or a pipe"
+_NO_FILE = "is a device or a pipe, not a file"
 
 
 def check_regular(path: str | Path, most: int) -> None:
-    """Raises as `open_file`, but for a file that is absent."""
+    """Raise the errors of `open_file`, except for a file that does not exist."""
     try:
         open_file(path, most).close()
     except FileNotFoundError:
@@ -140,15 +140,15 @@ def check_regular(path: str | Path, most: int) -> None:
 
 
 def read_file(path: str | Path, most: int, *, follow: bool = False) -> bytes:
-    """The bytes of a file, as it is when it is opened. Raises as `open_file`."""
+    """Read the bytes that a file has when it is opened. Raises the errors of `open_file`."""
     with open_file(path, most, follow=follow) as file:
         return file.read(os.fstat(file.fileno()).st_size)
 
 
 def read_trusted(path: str | Path, most: int) -> bytes:
-    """The bytes of a file by which this user allows something: a link is followed. Raises as `open_file`.
+    """Read a file with which this user permits something. Links are followed.
 
-    `ForeignFileError` too where another user could change the file, or put another one in its place.
+    Raises the errors of `open_file`, and `ForeignFileError` if another user could change or replace the file.
     """
     with open_file(path, most, follow=True) as file:
         about = os.fstat(file.fileno())
@@ -163,7 +163,7 @@ def read_trusted(path: str | Path, most: int) -> bytes:
 
 
 def read_text(path: str | Path, most: int, *, follow: bool = False) -> str:
-    """A file's text, UTF-8. Raises as `open_file`, and `UnicodeDecodeError`, a `ValueError`."""
+    """Read a text file in UTF-8. Raises the errors of `open_file`, and `UnicodeDecodeError`, a `ValueError`."""
     return read_file(path, most, follow=follow).decode("utf-8")
 
 
@@ -171,21 +171,21 @@ def read_text(path: str | Path, most: int, *, follow: bool = False) -> str:
 
 
 def parse_json(content: str | bytes, *, parse_float: Callable[[str], Any] | None = None) -> Any:
-    """What JSON of at most 64 brackets within brackets says. Raises `ValueError`."""
+    """Parse JSON with at most 64 nested brackets. Raises `ValueError`."""
     text = content if isinstance(content, str) else content.decode("utf-8")
     if text.count("[") + text.count("{") > _MAX_DEPTH:
         depth = 0
         for found in _BRACKETS.finditer(text):
             depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
             if depth > _MAX_DEPTH:
-                raise ValueError(f"more than {_MAX_DEPTH} brackets within each other")
+                raise ValueError(f"more than {_MAX_DEPTH} nested brackets")
     return json.loads(text, parse_float=parse_float)
 
 
 def read_json(
     path: str | Path, most: int, *, follow: bool = False, parse_float: Callable[[str], Any] | None = None
 ) -> Any:
-    """What a file of JSON says. Raises as `open_file` and `parse_json`."""
+    """Parse a file of JSON. Raises the errors of `open_file` and `parse_json`."""
     return parse_json(read_file(path, most, follow=follow), parse_float=parse_float)
 
 
@@ -193,10 +193,11 @@ def read_json(
 
 
 def read_npz(source: str | Path | bytes, most: int, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays of an ``.npz`` that `numpy.savez` wrote, a file or its bytes: exactly those called ``names``, or all.
+    """Read the arrays of an ``.npz`` from `numpy.savez`, given as a path or as bytes.
 
-    Members are not packed (`numpy.savez` packs none), so that a file asks for no more memory than it has bytes; no
-    array holds objects. Raises as `open_file`, and `ValueError` for what is no such file.
+    With ``names`` the file must hold exactly these arrays. Compressed members are refused (`numpy.savez` makes none),
+    so arrays need no more memory than the file has bytes. Arrays of objects are refused. Raises the errors of
+    `open_file`, and `ValueError` for other contents.
     """
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open_file(source, most) as file:
@@ -205,33 +206,38 @@ def read_npz(source: str | Path | bytes, most: int, names: Collection[str] | Non
             with zipfile.ZipFile(file) as archive:
                 return _members(archive, size, limit, names)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error, RuntimeError) as error:
-        raise ValueError(f"no .npz: {error}") from error
+        raise ValueError(f"not an .npz file: {error}") from error
 
 
 _END, _LOCATOR, _END_64 = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL"), struct.Struct("<4sQ2H2L4Q")
-_LEAST_ENTRY, _MOST_ENTRY = 46, 46 + 3 * 1024
-"""Bytes of a member in a directory, with a name and further fields of a kilobyte each."""
+_MIN_ENTRY, _MAX_ENTRY = 46, 46 + 3 * 1024
+"""Bytes of a directory's entry, without and with a name and two further fields of a kilobyte each."""
 _MAX_MEMBERS = 1 << 20
 
 
 def _check_directory(file: IO[bytes], size: int, members: int | None) -> int:
-    """The members that an archive says it has, before its directory is read: `zipfile` believes all that it says."""
+    """Check the number of members in an archive's end record, and return it.
+
+    Call this before `zipfile` reads the directory, because `zipfile` does not limit these numbers.
+    """
     tail = _END.size + _LOCATOR.size + _END_64.size
     file.seek(max(0, size - tail))
     end = file.read(tail)
     if len(end) < _END.size:
-        raise ValueError("no .npz: it is cut short")
+        raise ValueError("not an .npz file: it is cut short")
     mark, _, _, _, count, length, _, comment = _END.unpack(end[-_END.size :])
     if mark != b"PK\x05\x06" or comment:
-        raise ValueError("no .npz: its end is not that of an archive")
+        raise ValueError("not an .npz file: it does not end as an archive")
     if len(end) == tail and end[_END_64.size :].startswith(b"PK\x06\x07"):
         mark, _, _, _, _, _, _, count, length, _ = _END_64.unpack(end[: _END_64.size])
         if mark != b"PK\x06\x06":
-            raise ValueError("no .npz: its end is not that of an archive")
+            raise ValueError("not an .npz file: it does not end as an archive")
     if count > (_MAX_MEMBERS if members is None else members) or not (
-        _LEAST_ENTRY * count <= length <= min(size, _MOST_ENTRY * count)
+        _MIN_ENTRY * count <= length <= min(size, _MAX_ENTRY * count)
     ):
-        raise ValueError(f"no .npz of {members if members is not None else 'any'} arrays: it says that it has {count}")
+        raise ValueError(
+            f"not an .npz file of {members if members is not None else 'any'} arrays: its directory states {count}"
+        )
     return int(count)
 
 
@@ -240,12 +246,12 @@ def _members(archive: zipfile.ZipFile, size: int, count: int, names: Collection[
     called = [member.filename.removesuffix(".npy") for member in found]
     wanted = set(called if names is None else names)
     if len(found) != count or len(set(called)) != len(found) or set(called) != wanted:
-        raise ValueError("it does not hold the arrays that it should")
+        raise ValueError("the file does not hold the expected arrays")
     if any(member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 for member in found):
-        raise ValueError("an array in it is packed or encrypted, which numpy.savez never does")
-    # Members that lie on each other would be more than the file.
+        raise ValueError("an array is compressed or encrypted, which numpy.savez never does")
+    # Overlapping members could be larger than the file.
     if sum(member.file_size for member in found) > size or any(m.file_size != m.compress_size for m in found):
-        raise ValueError("its arrays are larger than the file")
+        raise ValueError("the arrays are larger than the file")
     return {name: _array(archive, member) for name, member in zip(called, found, strict=True)}
 
 
@@ -253,7 +259,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as file:
         shape, by_columns, dtype = _array_header(file)
         if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None:
-            raise ValueError("an array in it is of objects or records")
+            raise ValueError("an array holds objects or records")
         left = member.file_size - file.tell()
         if math.prod(shape) * dtype.itemsize != left:
             raise ValueError(f"an array of shape {shape} does not fit its {left} bytes")
@@ -264,7 +270,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
                 view[at : at + len(part)] = part
                 at += len(part)
             if at != left:
-                raise ValueError("an array in it is cut short")
+                raise ValueError("an array is cut short")
         return array.T if by_columns else array
 
 
@@ -273,13 +279,13 @@ def _array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     version = form.read_magic(file)
     read = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}.get(version)
     if read is None:
-        raise ValueError(f"an array in it is of format {version}")
+        raise ValueError(f"an array has the unknown format {version}")
     try:
         shape, by_columns, dtype = read(file, max_header_size=_MAX_ARRAY_HEADER)
     except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError("the head of an array in it is damaged") from error
+        raise ValueError("the header of an array is damaged") from error
     if any(n < 0 for n in shape):
-        raise ValueError(f"an array of shape {shape}")
+        raise ValueError(f"an array has the shape {shape}")
     return shape, by_columns, dtype
 
 
@@ -288,49 +294,50 @@ def _array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 @contextmanager
 def open_sqlite_copy(path: str | Path, most: int) -> Generator[sqlite3.Connection]:
-    """A private copy of the database at ``path``, with what its logs hold, while others may write it.
+    """Open a private copy of the database at ``path`` and its logs. Other processes may write the database meanwhile.
 
-    SQLite itself follows links, opens pipes, and writes beside what it reads. Statements that take longer than half a
-    minute end in `sqlite3.OperationalError`. Where no copy can be written, a database without a log is read in its
-    place. Raises as `open_file`, `RunError` where there is a log, and `sqlite3.Error`.
+    SQLite itself would follow links, open pipes and write beside the database. A statement that takes longer than half
+    a minute ends in `sqlite3.OperationalError`. If no copy can be written, a database without a log is read directly.
+    Raises the errors of `open_file`, `sqlite3.Error`, and `RunError` if a database with a log cannot be copied.
     """
-    whole, logs = _whole(Path(path), most)
-    with ExitStack() as held:
+    content, logs = _read_consistent(Path(path), most)
+    with ExitStack() as stack:
         try:
-            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="fedcipher-"))
-            place = _written(Path(folder) / "copy.db", whole, logs)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedcipher-"))
+            uri = _write_copy(Path(folder) / "copy.db", content, logs)
         except OSError as error:
             if logs:
                 raise RunError(
-                    f"{path} has a log beside it, so a copy must be written to read it: {error.strerror or error}; set "
+                    f"{path} has a log beside it, so reading needs a temporary copy: {error.strerror or error}; set "
                     "TMPDIR to a folder that this user may write to"
                 ) from error
-            place = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
-        base = held.enter_context(closing(sqlite3.connect(place, uri=True, isolation_level=None)))
+            uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
+        base = stack.enter_context(closing(sqlite3.connect(uri, uri=True, isolation_level=None)))
         until = time.monotonic() + _SQLITE_SECONDS
         base.set_progress_handler(lambda: time.monotonic() > until, _SQLITE_STEPS)
         base.execute("PRAGMA trusted_schema=OFF")
         yield base
 
 
-def _written(copy: Path, whole: bytes, logs: dict[str, bytes]) -> str:
-    """A database of these bytes at ``copy``, as SQLite names it."""
-    copy.write_bytes(whole)
+def _write_copy(copy: Path, content: bytes, logs: dict[str, bytes]) -> str:
+    """Write a database and its logs to ``copy``, and return its URI."""
+    copy.write_bytes(content)
     for ending, log in logs.items():
         copy.with_name(f"{copy.name}{ending}").write_bytes(log)
     return copy.as_uri()
 
 
-def _whole(path: Path, most: int) -> tuple[bytes, dict[str, bytes]]:
-    """What is in a database and in its logs, of one time."""
+def _read_consistent(path: Path, most: int) -> tuple[bytes, dict[str, bytes]]:
+    """Read a database and its logs in a consistent state."""
     for _ in range(_COPIES):
-        before, whole = _logs_of(path, most), read_file(path, most)
-        # With a write-ahead log, pages of the database change only to what the unchanged log holds; with a rollback
-        # journal, only from what that holds, or between two counts of changes.
-        if whole[_CHANGES] == _changes_of(path, most) and before == _logs_of(path, most):
-            return whole, before
+        before, content = _logs_of(path, most), read_file(path, most)
+        # The state is consistent if the logs and the counter of changes stay the same. With a write-ahead log, pages of
+        # the database change only to contents of the unchanged log. With a rollback journal, they change only from
+        # contents of the journal, or between two values of the counter.
+        if content[_CHANGES] == _changes_of(path, most) and before == _logs_of(path, most):
+            return content, before
         time.sleep(0.05)
-    raise ForeignFileError(errno.EAGAIN, "changes faster than it can be copied", str(path))
+    raise ForeignFileError(errno.EAGAIN, "changes too fast to be copied", str(path))
 
 
 def _changes_of(path: Path, most: int) -> bytes:
@@ -339,7 +346,7 @@ def _changes_of(path: Path, most: int) -> bytes:
 
 
 def _logs_of(path: Path, most: int) -> dict[str, bytes]:
-    """The database's write-ahead log and rollback journal, as far as they are there."""
+    """The database's write-ahead log and rollback journal, if they exist and are not empty."""
     found: dict[str, bytes] = {}
     for ending in ("-wal", "-journal"):
         try:

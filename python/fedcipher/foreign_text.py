@@ -1,7 +1,7 @@
-"""Text that others chose: peers' errors and names, what is in a file from elsewhere, paths.
+"""Shows text that others chose: errors and names of peers, contents of files, paths.
 
-Such text may hold line ends, which forge lines of a log, escape sequences, which command a terminal, lone surrogates,
-which no encoding takes, or megabytes. What is shown of it goes through `quoted`.
+Such text may contain line ends that forge log lines, escape sequences that control a terminal, lone surrogates that
+cannot be encoded, or megabytes. All such text goes through `quoted` before it is shown.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ from typing import Any, TextIO
 __all__ = ["MAX_LINE", "MAX_NAME", "MAX_TEXT", "QuotingLog", "quoted", "quoting_log", "show"]
 
 MAX_NAME = 100
-"""Characters that are shown of a name."""
+"""Most characters of a name that are shown."""
 MAX_TEXT = 300
-"""Characters that are shown of a peer's error text or reason."""
+"""Most characters of a peer's error text or reason that are shown."""
 MAX_LINE = 2000
-"""Characters of a line that this program prints, or of an argument of a log line."""
+"""Most characters of a printed line, or of an argument of a log line."""
 _CUT = " ..."
 
 
 def quoted(text: object, most: int = MAX_TEXT) -> str:
-    """``text`` on one line of at most ``most`` characters: what cannot be printed is escaped, the rest is cut off.
+    """Return ``text`` as one line of at most ``most`` characters, with unprintable characters escaped.
 
-    Quoting a second time changes nothing.
+    Longer text is cut. Quoting a quoted text again does not change it.
     """
     try:
         whole = str(text)
     except Exception:
         return f"({type(text).__name__} without a text)"
-    kept = whole[: most + 1]
-    if not kept.isprintable():
-        kept = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in kept)
-    return kept if len(kept) <= most else kept[: most - len(_CUT)] + _CUT
+    shown = whole[: most + 1]
+    if not shown.isprintable():
+        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+    return shown if len(shown) <= most else shown[: most - len(_CUT)] + _CUT
 
 
 def show(*lines: str, to: TextIO | None = None, flush: bool = False) -> None:
-    """Print ``lines``, each on a line of its own whatever is in it, on standard output or ``to``."""
+    """Print each of ``lines``, quoted, as exactly one line, on standard output or ``to``."""
     stream = sys.stdout if to is None else to
     for line in lines:
         print(quoted(line, MAX_LINE), file=stream, flush=flush)
 
 
 class QuotingLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines stay single lines: every argument that is no number is `quoted`."""
+    """A logger that quotes every argument except numbers, so that a message stays on one line."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """As `logging.Logger.log`."""
-        # The caller's caller is where the line comes from.
+        """Like `logging.Logger.log`, with quoted arguments."""
+        # Report the caller's caller as the source of the line.
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         super().log(level, msg, *map(_argument, args), **kwargs)
 
     def traceback(self, what: str, error: BaseException) -> None:
-        """Warn of where ``error`` was raised, each line of it as a line of the log; without the error's own text."""
+        """Log the traceback of ``error`` as warnings, line by line, without the error's text."""
         for line in "".join(traceback.format_tb(error.__traceback__)).splitlines():
             self.warning("%s: %s", what, line, stacklevel=2)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Nothing is added."""
+        """Return the arguments unchanged: this logger adds no fields."""
         return msg, kwargs
 
 
@@ -69,7 +69,7 @@ def _argument(value: object) -> object:
 
 
 def quoting_log(name: str) -> QuotingLog:
-    """The logger ``name``, for lines with text that others chose."""
+    """Return the logger ``name`` in a form for text that others chose."""
     return QuotingLog(logging.getLogger(name), _NOTHING)
 
 

@@ -1,9 +1,9 @@
-"""A server's work on more than one process or machine, with Ray.
+"""Distributes a server's aggregation over several processes or machines, with Ray.
 
-Transciphering (`pasta-bfv`) takes seconds a client and ciphertext, and no ciphertext of an aggregate depends on
-another: each is a task. The tasks see what the server sees, ciphertexts and evaluation keys, so a cluster is as trusted
-as the server is. Ray asks nobody who he is: whoever reaches its ports runs programs there, so they belong to a network
-of the server's own. `tests/schemes/test_scale.py` compares the aggregates bit by bit.
+Transciphering (`pasta-bfv`) takes seconds per client and ciphertext. The ciphertexts of an aggregate are independent,
+so each is a task. Tasks see what the server sees: ciphertexts and evaluation keys. Trust the cluster as you trust the
+server. Ray does not authenticate callers: any program that reaches its ports can run code there. Use a network of the
+server's own.
 """
 
 from __future__ import annotations
@@ -28,9 +28,17 @@ _LOOK_SECONDS = 1.0
 class RayWorkers:
     """Finishes aggregates on a Ray cluster: `SecureStrategy(..., workers=RayWorkers("auto"))`.
 
-    ``address`` is Ray's: ``"auto"`` for the cluster of this machine, ``"ray://HOST:10001"`` for another's, None for one
-    of this process's own. Each task takes ``cpus`` processors. A worker that dies is replaced by Ray three times; a
-    round that takes longer than ``timeout`` seconds fails with `WorkersError`, and can be finished again.
+    Ray replaces a worker that dies, up to three times.
+
+    Parameters
+    ----------
+    address
+        The address of a Ray cluster: ``"auto"`` for this machine's, ``"ray://HOST:10001"`` for another machine's, None
+        to start one for this process.
+    cpus
+        Processors for each task.
+    timeout
+        Seconds for a round. A round that takes longer raises `WorkersError`; `finish` can then be called again.
     """
 
     def __init__(self, address: str | None = None, *, cpus: int = 1, timeout: float = 3600.0) -> None:
@@ -45,9 +53,9 @@ class RayWorkers:
         aggregator: Aggregator,
         progress: Callable[[int, int], None] | None = None,
     ) -> bytes:
-        """The aggregate's frame, the same as `Aggregator.finish` makes; a scheme without such work makes it here.
+        """Return the frame of `Aggregator.finish`, computed on Ray if the scheme's work can be divided.
 
-        ``progress(done, total)`` counts ciphertexts. Raises as `Aggregator.finish`, and `WorkersError`.
+        ``progress(done, total)`` counts ciphertexts. Raises `WorkersError` and the errors of `Aggregator.finish`.
         """
         parted = aggregator.parted
         if parted is None:
@@ -59,7 +67,7 @@ class RayWorkers:
                 ray.init(address=self._address, log_to_driver=False, include_dashboard=False)
             results = self._results(ray, scheme, key, parts.common, parts.pieces, progress)
         except ray.exceptions.RayError as error:
-            raise WorkersError(f"Ray did not do the round's work: {error}; it can be finished again") from error
+            raise WorkersError(f"Ray failed on the round's work: {error}; call finish again") from error
         except ConnectionError as error:
             raise WorkersError(f"no Ray cluster at {self._address!r}: {error}") from error
         return parted.finish_from(results)
@@ -73,7 +81,7 @@ class RayWorkers:
         pieces: list[bytes],
         progress: Callable[[int, int], None] | None,
     ) -> list[bytes]:
-        # Tasks have their processors and no more: Rayon would take the machine's for each.
+        # Without a limit, Rayon would start a thread in each task for each processor of the machine.
         environment = {"env_vars": {"RAYON_NUM_THREADS": str(self._cpus)}}
         task = ray.remote(num_cpus=self._cpus, runtime_env=environment)(_work)
         shared = [ray.put(part) for part in (json.dumps(scheme.spec()), key.to_bytes(), common)]
@@ -85,7 +93,10 @@ class RayWorkers:
                     progress(len(made) - len(left), len(made))
                 if time.monotonic() > end:
                     done = len(made) - len(left)
-                    raise WorkersError(f"{done} of {len(made)} parts were done in {self._timeout:.0f} s")
+                    raise WorkersError(
+                        f"{done} of {len(made)} parts were done in {self._timeout:.0f} s; call finish again, or give "
+                        "RayWorkers a longer timeout or more machines"
+                    )
                 _, left = ray.wait(left, num_returns=1, timeout=_LOOK_SECONDS)
             return ray.get(made)
         finally:
@@ -96,10 +107,10 @@ class RayWorkers:
 def _work(spec: str, key: bytes, common: bytes, piece: bytes) -> bytes:
     workers = _scheme(spec).workers
     assert workers is not None
-    return workers.work(_key(key), common, piece)
+    return workers.run_work_item(_key(key), common, piece)
 
 
-# A worker keeps both: parsing the server's key takes longer than some pieces.
+# A worker caches scheme and key: parsing the server's key takes longer than some pieces.
 @lru_cache(maxsize=1)
 def _scheme(spec: str) -> Scheme:
     return from_spec(json.loads(spec))

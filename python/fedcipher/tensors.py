@@ -1,4 +1,4 @@
-"""Arrays of other frameworks, as numpy's: on a CPU without a copy, from a GPU through pinned memory."""
+"""Converts arrays of other frameworks to numpy: without a copy on a CPU, through pinned memory from a GPU."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["is_on_gpu", "torch_of", "with_numpy"]
 
 Array = NDArray[Any]
 _CPU = 1
-"""DLPack's number of this device (``kDLCPU``)."""
+"""DLPack's number of the CPU (``kDLCPU``)."""
 
 
 def with_numpy(arrays: Sequence[Any]) -> list[Any]:
-    """The same with numpy's arrays for tensors of PyTorch, JAX, and whatever else speaks DLPack.
+    """Replace DLPack tensors (PyTorch, JAX and others) in ``arrays`` by numpy arrays. Other values stay unchanged.
 
-    What is not a tensor stays as it is. Types that numpy lacks, as bfloat16, become float32. Raises `LayoutError`.
+    Types that numpy lacks, such as bfloat16, become float32. Raises `LayoutError`.
     """
     return [x if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack__") else _host(x) for x in arrays]
 
 
 def is_on_gpu(x: Any) -> bool:
-    """Whether ``x`` is a tensor that is not in the processor's own memory."""
+    """Whether ``x`` is a tensor outside the CPU's memory."""
     return not isinstance(x, np.ndarray) and hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] != _CPU
 
 
 def torch_of(x: Any) -> Any:
-    """A tensor of PyTorch over the same memory. Raises `LayoutError` where PyTorch is not installed."""
+    """Return a PyTorch tensor over the same memory. Raises `LayoutError` if PyTorch is not installed."""
     torch = _torch()
     if torch is None:
         raise LayoutError(
-            f"a {type(x).__name__} on a GPU is taken up by PyTorch, which is not installed: install it, or give an "
-            "array of numpy"
+            f"a {type(x).__name__} on a GPU needs PyTorch, which is not installed: install PyTorch, or give a numpy "
+            "array"
         )
     return x.detach() if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
 
@@ -46,21 +46,21 @@ def torch_of(x: Any) -> Any:
 def _host(x: Any) -> Array:
     torch = _torch() if is_on_gpu(x) else sys.modules.get("torch")
     if torch is None or not (is_on_gpu(x) or isinstance(x, torch.Tensor)):
-        # JAX knows the way from its devices; numpy takes what is here already where it lies.
+        # JAX copies from its own devices. numpy uses memory of the CPU without a copy.
         made = np.asarray(x)
         return made.astype(np.float32) if made.dtype.kind == "V" or made.dtype.name == "bfloat16" else made
     tensor = torch_of(x)
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.to(torch.float32)
     if tensor.is_cuda:
-        # The driver copies pageable memory piece by piece; pinned memory is kept for the next round.
+        # The driver copies to pageable memory in pieces. PyTorch reuses pinned memory in the next round.
         pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         tensor = pinned.copy_(tensor)
     return tensor.cpu().numpy()
 
 
 def _torch() -> Any:
-    """PyTorch, where it is installed."""
+    """The PyTorch module; None if it is not installed."""
     try:
         return importlib.import_module("torch")
     except ImportError:

@@ -447,10 +447,10 @@ def hhe_client() -> dict[str, float]:
     aggregator.add(encryptor.encrypt(update, round=1))
     total = aggregator.finish()
     setup = encryptor.stats.setup_bytes
-    plan = scheme.plan(keys.server(), [0])
+    plan = scheme.round_plan(keys.server(), [0])
     rounds = iter(range(2, 1000))
-    seconds = median_seconds(lambda: encryptor.encrypt(update, round=next(rounds), plan=plan), repeats=15)
-    frame = encryptor.encrypt(update, round=next(rounds), plan=plan)
+    seconds = median_seconds(lambda: encryptor.encrypt(update, round=next(rounds), round_plan=plan), repeats=15)
+    frame = encryptor.encrypt(update, round=next(rounds), round_plan=plan)
     return {
         "encrypt": seconds,
         "decrypt": median_seconds(lambda: decryptor.decrypt(total), repeats=9),

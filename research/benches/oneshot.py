@@ -112,7 +112,7 @@ def many(reveal: str) -> dict[str, float]:
         "opened": opened,
         "exact": float(exact),
         "request": statistics.mean(len(r) for r in requests.values()),
-        "frame": len(made.committee.addressed(frame, 7)),
+        "frame": len(made.committee.for_reader(frame, 7)),
     }
 
 

@@ -113,13 +113,13 @@ def measured(name: str, clients: int, values: int) -> Point:
         assert server.stdin is not None and server.stdout is not None
         for part in (json.dumps(made.spec()).encode(), keys.server().to_bytes(), str(clients).encode()):
             _send(server.stdin, part)
-        plan = made.plan(keys.server(), range(clients))
+        plan = made.round_plan(keys.server(), range(clients))
         prekeys, encrypting, up = (made.committee.prekeys(keys) if made.committee else []), 0.0, 0
         for client in range(clients):
             encryptor = made.encryptor(keys.client(client))
             began = time.perf_counter()
             encryptor.take_prekeys(prekeys)
-            frame = encryptor.encrypt([update], round=1, plan=plan)
+            frame = encryptor.encrypt([update], round=1, round_plan=plan)
             encrypting += time.perf_counter() - began
             up = len(frame)
             _send(server.stdin, frame)

@@ -83,8 +83,8 @@ def test_cifar100_is_read_from_its_binary_version(tmp_path, rng):
     # Red is the first plane.
     assert np.array_equal(np.rint(data.train_x[1, :, :, 0] * 255), planes[1, 0])
     for name, content, why in (
-        ("train.bin", raw[:-1], "no whole records"),
-        ("train.bin", b"", "no whole records"),
+        ("train.bin", raw[:-1], "not whole records"),
+        ("train.bin", b"", "not whole records"),
         ("train.bin", bytes([0, 100]) + raw[2:], "labels from 0 to 100 in the training labels"),
     ):
         (tmp_path / name).write_bytes(content)
@@ -115,10 +115,10 @@ def test_femnist_is_read_as_leaf_has_it(tmp_path):
     assert data.train_y.tolist() == [61, 3, 0, 10]
     assert np.allclose(data.train_x[:, 5, 5, 0], data.train_y / 61)
     for wrong, why in (
-        ({"f0001": {"x": [[0.0] * 783], "y": [1]}}, "no file of LEAF's"),
-        ({"f0001": {"x": [[2.0] * 784], "y": [1]}}, "beyond 0 to 1"),
+        ({"f0001": {"x": [[0.0] * 783], "y": [1]}}, "not a file of LEAF's"),
+        ({"f0001": {"x": [[2.0] * 784], "y": [1]}}, "below 0 or above 1"),
         ({"f0001": {"x": [[0.5] * 784], "y": [62]}}, "labels from 62 to 62"),
-        ({"f0001": {"y": [62]}}, "no file of LEAF's"),
+        ({"f0001": {"y": [62]}}, "not a file of LEAF's"),
         ({}, "has no writer"),
     ):
         leaf(tmp_path / "test", "all_data_0.json", wrong)

@@ -206,7 +206,7 @@ def test_attack_19_closed_keys_are_replaced_when_more_devices_say_so_than_may_li
         inputs, frames = round_of(run, 2, 50)
         mean = run.connect(0).decryptor().decrypt(aggregate(run, frames))
         assert np.abs(mean[0] - np.mean([u[0].clip(-1, 1) for u in inputs], axis=0)).max() < 1e-2
-        keys.settle(2)
+        keys.finish_epoch(2)
         # Within the hour these stay closed, whoever says so.
         _, frames = round_of(run, 3, 50)
         for k in range(CLIENTS):

@@ -358,7 +358,7 @@ class Server:
             if reports:
                 content[protocol.REPORT] = ConfigRecord({"purpose": kind})
                 frame, committee = run.folder.evaluation(1), world.strategy.setup.scheme.committee
-                frame = committee.addressed(frame, client) if committee else frame
+                frame = committee.for_reader(frame, client) if committee else frame
                 content[protocol.EVALUATION] = wire_record({protocol.EVALUATION: frame})
             return Message(content, dst_node_id=1000 + client, message_type=kind), client
 

@@ -316,7 +316,7 @@ def test_predictions_follow_lines_and_steps():
 @pytest.mark.parametrize(("name", "grain"), [("flashe", 1), ("bfv", 1), ("pasta-bfv", 8192)])
 def test_no_calibration_measures_a_part_of_a_ciphertext(name, grain, values):
     """64 values of `pasta-bfv` cost what 8,192 do: continued as a line they once foretold 143,000 s."""
-    assert Case(name, name, 100, 4).made().grain == grain
+    assert Case(name, name, 100, 4).made().values_per_ciphertext == grain
     found = sizes(values, grain)
     assert found == sorted(set(found)) and found[-1] == values
     assert all(size % grain == 0 for size in found[:-1])

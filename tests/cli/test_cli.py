@@ -74,11 +74,11 @@ def test_wrong_options_take_one_line_too(capsys):
 
 def test_inspect_of_what_is_no_frame(capsys, tmp_path):
     assert "/nope: no such file or directory; check the path" in refused(capsys, "inspect", "/nope")
-    assert f"{tmp_path}: is a directory; name a file in it" in refused(capsys, "inspect", tmp_path)
+    assert f"{tmp_path}: is a directory; name a file in this folder" in refused(capsys, "inspect", tmp_path)
     (tmp_path / "text").write_text("a shopping list")
     said = refused(capsys, "inspect", tmp_path / "text")
     assert "no whole frame or key file" in said and "transmit" not in said
-    assert f"{os.devnull} is no file but a device or a pipe" in refused(capsys, "inspect", os.devnull)
+    assert f"{os.devnull} is a device or a pipe, not a file" in refused(capsys, "inspect", os.devnull)
     assert "not a directory" in refused(capsys, "inspect", tmp_path / "text" / "x")
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_file_is_no_key_file(tmp_path):
     for load in (keys.load_client, keys.load_server):
         with pytest.raises(errors.KeyFormatError, match="pipe"):
             load(tmp_path / "pipe")
-    with pytest.raises(errors.KeyFormatError, match="is a directory; name a file in it"):
+    with pytest.raises(errors.KeyFormatError, match="is a directory; name a file in this folder"):
         keys.load_client(tmp_path)
 
 

@@ -431,7 +431,7 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
     folder.mkdir()
     link.symlink_to(real)
     for taken in (pipe, folder):
-        with pytest.raises(errors.RunError, match="is no ordinary file, and stays as it is"):
+        with pytest.raises(errors.RunError, match="is not an ordinary file and stays unchanged"):
             _files.write_whole(taken, b"model")
     assert pipe.is_fifo() and folder.is_dir()
     # A link that a user has named is followed; one in a run's folder, which anybody may have put there, is replaced.

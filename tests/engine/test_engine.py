@@ -41,11 +41,11 @@ def test_an_engine_computes_what_the_core_computes(name, params, tmp_path):
         engines = [run.connect(k) for k in range(3)]
         there = engines[0].scheme.aggregator(run.keys().current())
         for k, update in enumerate(inputs):
-            plan = made.plan(issued.server(), range(3))
-            here.add(made.encryptor(issued.client(k)).encrypt(update, round=1, weight=weight, plan=plan))
+            plan = made.round_plan(issued.server(), range(3))
+            here.add(made.encryptor(issued.client(k)).encrypt(update, round=1, weight=weight, round_plan=plan))
             encryptor = engines[k].encryptor()
-            encryptor.precompute(update, round=1, plan=plan)
-            there.add(encryptor.encrypt(update, round=1, weight=weight, plan=plan))
+            encryptor.precompute(update, round=1, round_plan=plan)
+            there.add(encryptor.encrypt(update, round=1, weight=weight, round_plan=plan))
             assert encryptor.stats.frame_bytes > 0
             if made.sends_parts:
                 state = encryptor.export_state()
@@ -306,7 +306,7 @@ def test_ended_epochs_leave_no_keys_in_the_store(tmp_path):
         keys = run.keys()
         run.local.rotate()
         assert keys.current().epoch == 2
-        keys.settle(2)
+        keys.finish_epoch(2)
         assert sqlite3.connect(database).execute("SELECT COUNT(key) FROM keys WHERE epoch = 1").fetchone() == (0,)
         sqlite3.connect(database).execute("PRAGMA wal_checkpoint(TRUNCATE)")
         assert first not in database.read_bytes()
@@ -332,7 +332,7 @@ def test_ended_epochs_leave_no_ledgers_and_other_epochs_keep_theirs(tmp_path):
             # Those of the epoch before are there as long as it is usable.
             assert until(lambda: len(ledgers()) == 8)
             assert keys.current().epoch == epoch
-            keys.settle(epoch)
+            keys.finish_epoch(epoch)
             assert until(lambda: len(ledgers()) == 4)
             for engine, update in zip(engines, updates(2), strict=True):
                 engine.encryptor(epoch).encrypt(update, round=epoch)

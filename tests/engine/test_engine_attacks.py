@@ -102,7 +102,7 @@ def test_keys_of_ended_epochs_are_in_no_file_of_the_store_while_it_serves(name, 
             assert found(state, ended), "the search finds keys that are in use"
             run.local.rotate()
             assert keys.current().epoch == epoch + 1
-            keys.settle(epoch + 1)
+            keys.finish_epoch(epoch + 1)
             assert until(partial(gone, state, ended)), f"epoch {epoch}: {found(state, ended)} of {len(ended)}"
         assert run.local.authority.process.poll() is None
 
@@ -116,7 +116,7 @@ def test_a_reader_of_the_store_delays_the_end_of_keys_and_no_more(tmp_path):
         reader.execute("SELECT COUNT(*) FROM keys").fetchone()
         run.local.rotate()
         assert keys.current().epoch == 2
-        keys.settle(2)
+        keys.finish_epoch(2)
         assert reader.execute("SELECT COUNT(key) FROM keys WHERE epoch = 1").fetchone() == (4,), "it reads the past"
         assert found(state, ended), "and the past is still there"
         reader.close()
@@ -166,16 +166,16 @@ def test_a_revocation_says_when_its_rotation_has_to_wait(tmp_path):
         keys = run.keys()
         assert keys.current().epoch == 1
         assert run.local.rotate() == 2
-        # Epoch 1 is in use until a round of epoch 2 is settled.
+        # Epoch 1 is in use until a round of epoch 2 is finished.
         program = [find_program("fedcipher-authority"), "--state", run.local.state, *lock_arguments()]
         done = subprocess.run([*program, "revoke", "client-1"], capture_output=True, text=True, check=False)
         assert done.returncode == 3, done.stderr
         assert "client-1 revoked" in done.stdout and "epoch 1 is still in use" in done.stdout
         assert 1 in keys.revoked()
         assert "epoch 3" not in run.authority("status")
-        keys.settle(2)
+        keys.finish_epoch(2)
         assert re.search("epoch 3: current.* 2 keys", run.authority("status"))
-        keys.settle(2)
+        keys.finish_epoch(2)
         assert "epoch 4" not in run.authority("status")
 
 
@@ -357,7 +357,7 @@ def test_a_stopped_authority_holds_up_no_round(tmp_path):
             assert isinstance(ends(lambda: keys._client.server_keys([])), GONE)
             # Rounds go on under the keys that are here.
             assert ends(lambda: keys.current()) is None
-            assert ends(lambda: keys.settle(1)) is None
+            assert ends(lambda: keys.finish_epoch(1)) is None
             again = lambda: Authority(run.local.authority.address, run.local.server_credentials, patience=2)  # noqa: E731
             assert isinstance(ends(again), GONE)
             # So do engines.

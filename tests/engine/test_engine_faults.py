@@ -318,7 +318,7 @@ def test_an_epoch_that_a_federation_still_needs_is_not_rotated_away(tmp_path):
         assert run.local.rotate() == 2
         with pytest.raises(errors.EngineError, match="epoch 1 is still in use"):
             run.local.rotate()
-        keys.settle(2)
+        keys.finish_epoch(2)
         assert run.local.rotate() == 3
         run.keys()
         assert "epoch 4" in run.authority("rotate", "--force")

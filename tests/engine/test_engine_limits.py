@@ -261,7 +261,7 @@ def test_an_engine_that_gets_no_key_forgets_what_has_ended_and_whom_to_serve(tmp
         nic, trainer = run.enrol("nic"), run.host("trainer", "nic")
         run.authority("rotate")
         keys.current()
-        keys.settle(2)
+        keys.finish_epoch(2)
         with over_tcp(run, nic, hosts=["trainer"], name="honest") as honest:
             assert connect(honest.address, credentials=trainer).epochs == [2]
             os.kill(honest.process.pid, signal.SIGSTOP)
@@ -270,7 +270,7 @@ def test_an_engine_that_gets_no_key_forgets_what_has_ended_and_whom_to_serve(tmp
                 os.kill(honest.process.pid, signal.SIGCONT)
                 assert 3 in connect(thief.address, credentials=trainer).epochs
                 keys.current()
-                keys.settle(3)
+                keys.finish_epoch(3)
                 there = connect(honest.address, credentials=trainer)
                 assert forgets(there.encryptor(2), itertools.count(1))
                 assert "IdentityInUseError" in (run.folder / "honest.log").read_text()
@@ -373,12 +373,12 @@ def test_an_authority_without_room_ends_no_training(small_disk):
         run.authority("rotate")
         assert keys.current().epoch == 2
         filled(small_disk)
-        keys.settle(2)
+        keys.finish_epoch(2)
         assert keys.current().epoch == 2 and keys.revoked() == frozenset()
         with pytest.raises(errors.EngineError, match="has room and works"):
             run.authority("revoke", "client-1")
         (small_disk / "fill").unlink()
-        keys.settle(2)
+        keys.finish_epoch(2)
         assert "epoch 1: ended" in run.authority("status")
 
 
@@ -388,14 +388,14 @@ def test_an_engine_without_room_for_a_new_key_forgets_the_ended_one(small_disk, 
         nic = run.enrol("nic")
         run.authority("rotate")
         keys.current()
-        keys.settle(2)
+        keys.finish_epoch(2)
         served = run.engine("cramped", "--credentials", nic, state=small_disk / "e")
         engine = connect(served.address)
         assert engine.encryptor().encrypt(updates(1)[0], round=1)
         filled(small_disk)
         run.authority("rotate")
         keys.current()
-        keys.settle(3)
+        keys.finish_epoch(3)
         assert forgets(engine.encryptor(2), itertools.count(2))
         (small_disk / "fill").unlink()
         assert until(lambda: 3 in connect(served.address).epochs)

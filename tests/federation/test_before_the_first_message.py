@@ -98,7 +98,7 @@ def test_a_misnamed_opener_is_told_which_there_are(tmp_path, opener):
 def test_a_committee_larger_than_its_cohort_is_told_what_fits(clients, fewer, tmp_path, capsys):
     members = fewer + 2
     scheme = fedcipher.scheme("oneshot", clients=clients, members=members, corrupt_clients=0, corrupt_members=0)
-    said = rf"{clients} clients cannot give a committee of {members}.*--set members={fewer}"
+    said = rf"{clients} clients are too few for a committee of {members}.*--set members={fewer}"
     with pytest.raises(errors.ParameterError, match=said):
         scheme.keygen(clients)
     line = ["keygen", "--scheme", "oneshot", "--clients", str(clients), "--equal", "--out", str(tmp_path / "keys")]
@@ -141,7 +141,7 @@ def test_open_replaces_neither_the_key_nor_the_run(tmp_path, capsys):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for out in (key, link, same, run / "run.json", run / "journal.db"):
         assert cli.main(["open", str(run), "--key", str(key), "--out", str(out)]) == 2, out
-        assert "would replace what is read" in capsys.readouterr().err
+        assert "would replace data that is read" in capsys.readouterr().err
     assert all(path.read_bytes() == content for path, content in before.items())
     assert cli.main(["open", str(run), "--key", str(key), "--out", str(tmp_path / "model.npz")]) == 0
 
@@ -172,7 +172,7 @@ def test_no_command_writes_to_a_file_that_it_is_to_read(tmp_path, action):
     given.write_text("somebody's")
     several = action.nargs in ("*", "+")
     options = argparse.Namespace(out=given, **{action.dest: [tmp_path / "other", given] if several else given})
-    with pytest.raises(errors.ParameterError, match="would replace what is read from"):
+    with pytest.raises(errors.ParameterError, match="would replace data that is read from"):
         check_output(options)
     options.out = tmp_path / "new"
     check_output(options)

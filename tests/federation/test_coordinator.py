@@ -144,11 +144,11 @@ def test_commands_name_the_coordinator_in_keys(tmp_path, policy, capsys):
     joined += ["--out", str(tmp_path / "a.key")]
     assert cli.main([*joined, "--coordinator", str(card)]) == 0
     assert keys.load_coordinator(tmp_path / "a.key") == named
-    # Without one, and with what is no card.
+    # Without a card, and with a file that is not a card.
     (tmp_path / "anna.joined").unlink()
     assert cli.main([*joined[:-1], str(tmp_path / "b.key")]) == 0 and not keys.load_coordinator(tmp_path / "b.key")
     assert cli.main([*joined[:-1], str(tmp_path / "c.key"), "--coordinator", str(tmp_path / "a.key")]) == 2
-    assert "is no card" in capsys.readouterr().err
+    assert "is not a card" in capsys.readouterr().err
 
 
 def test_what_is_no_coordinator_and_no_signature_is_named(tmp_path, rng, policy, identity):
@@ -173,5 +173,5 @@ def test_what_is_no_coordinator_and_no_signature_is_named(tmp_path, rng, policy,
     tracemalloc.stop()
     run.sign(identity[0])
     assert Policy(coordinators=(identity[1],)).vouched(federation.charter, run.signature)
-    with pytest.raises(KeyFormatError, match="is no identity"):
+    with pytest.raises(KeyFormatError, match="is not an identity"):
         read_identity(federation.folder / "client-0.key")

@@ -301,7 +301,7 @@ def test_a_step_that_a_reader_has_opened_and_refused_is_not_reported(tmp_path):
     second, node = grid.held, first.metadata.dst_node_id
     # The later sum as it would have been sent to the same reader.
     frame = (tmp_path / "run" / "aggregate-00000001-0000.fedc").read_bytes()
-    sum_ = bytes_array(strategy.setup.scheme.committee.addressed(frame, node - 1000))
+    sum_ = bytes_array(strategy.setup.scheme.committee.for_reader(frame, node - 1000))
     here = first.content[protocol.CONFIG]["last"]
     assert second.content[protocol.CONFIG]["last"] != here
 

@@ -104,15 +104,15 @@ def test_a_frame_has_the_bytes_of_its_own_bits(name):
 def test_bits_that_are_no_choice_are_refused():
     auto = Codec(bits="auto")
     assert auto.bit_widths == list(AUTO_BITS) and Codec(**auto.to_dict()) == auto
-    with pytest.raises(errors.ParameterError, match="none of"):
+    with pytest.raises(errors.ParameterError, match="is not one of"):
         auto.at(4)
-    with pytest.raises(errors.ParameterError, match="no choice"):
+    with pytest.raises(errors.ParameterError, match="the bits of this codec are fixed"):
         Codec(bits=4).at(4)
     for given in ({"clip": 1.0}, {"clip": "aciq"}, {"target": "weights"}, {"top": 0.1}):
         with pytest.raises(errors.ParameterError, match="number of bits"):
             Codec(bits="auto", **given)
     for bits in (6, (8, 5, 3), (3, 3, 8)):
-        with pytest.raises(errors.ParameterError, match="grow"):
+        with pytest.raises(errors.ParameterError, match="in rising order"):
             Codec(bits=bits, adaptive=True)
     with pytest.raises(errors.ParameterError, match="one grid"):
         Codec(bits="auto", privacy=Privacy(clip=1.0, noise_multiplier=1.0, rounds=3, delta=1e-5))

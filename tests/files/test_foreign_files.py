@@ -266,7 +266,7 @@ WITH_IT = {f"journal.db-{ending}" for ending in ("wal", "shm", "journal")}
 def test_sizes_are_checked_before_anything_is_read(tmp_path):
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 42)
-    with pytest.raises(ForeignFileError, match="more than the 10"):
+    with pytest.raises(ForeignFileError, match="limit for such a file is 10"):
         read_file(tmp_path / "large", 10)
 
 

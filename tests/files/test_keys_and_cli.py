@@ -128,7 +128,7 @@ def test_relative_key_folders_are_refused_in_an_app(tmp_path, monkeypatch, asked
     keys.save(scheme.keygen(3), scheme, tmp_path / "keys")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
-    with pytest.raises(errors.KeyFormatError, match=r"absolute path.*--name|no name for keys"):
+    with pytest.raises(errors.KeyFormatError, match=r"absolute path.*--name|not a name for keys"):
         FileKeys(asked)
 
 

@@ -62,7 +62,7 @@ COMMANDS = {
 def test_without_a_home_folder_a_command_names_the_setting_that_it_needs(nobody, command):
     arguments, setting = COMMANDS[command]
     said = nobody("-m", "fedcipher.cli", *arguments)
-    assert "ParameterError" in said and f"set {setting} to a folder that lasts" in said, said
+    assert "ParameterError" in said and f"set {setting} to a permanent folder" in said, said
     assert "Traceback" not in said
 
 

@@ -123,7 +123,7 @@ def test_a_unit_of_weight_that_no_key_file_could_be_read_with_is_not_written(tmp
 
 def test_keys_are_saved_with_the_scheme_that_made_them(tmp_path):
     made = scheme_of("bfv").keygen(3)
-    with pytest.raises(errors.ParameterError, match="of bfv, and the scheme is flashe"):
+    with pytest.raises(errors.ParameterError, match="of scheme bfv, and made_by is flashe"):
         keys.save(made, scheme_of("flashe"), tmp_path / "keys")
 
 
@@ -162,7 +162,7 @@ BUFFERS = [bytearray, memoryview, lambda b: np.frombuffer(b, np.uint8), lambda b
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_frame_is_any_buffer_of_bytes(cohorts, name, buffer):
     cohort = cohorts(name)
-    number, frames = cohort.updates([VALUES], model=buffer(b"m"), memory=buffer(b""), plan=buffer(b""))
+    number, frames = cohort.updates([VALUES], model=buffer(b"m"), memory=buffer(b""), round_plan=buffer(b""))
     _, aggregate = cohort.finished(number, [buffer(frame) for frame in frames])
     (mean,) = cohort.decryptor.decrypt(buffer(aggregate), model=buffer(b"m"), round=np.int64(number))
     np.testing.assert_allclose(mean, VALUES, atol=1e-4)
@@ -178,7 +178,7 @@ def test_a_members_request_and_answer_are_any_buffers_of_bytes(cohorts, buffer):
     for member, request in (aggregator.committee.requests() if aggregator.committee else {}).items():
         held = cohort.scheme.committee.member(cohort.keys.client(member))
         for odd in (None, "request", 5, [1]):
-            with pytest.raises(errors.ParameterError, match=r"request is of type .* and holds no bytes"):
+            with pytest.raises(errors.ParameterError, match=r"request is of type .* does not hold bytes"):
                 held.answer(odd)
         aggregator.committee.answer(buffer(held.answer(buffer(request))))
     assert aggregator.finish()
@@ -190,7 +190,7 @@ def test_what_holds_no_bytes_is_no_frame(cohorts, name, odd):
     cohort = cohorts(name)
     aggregator = cohort.scheme.aggregator(cohort.keys.server())
     for refused in (aggregator.add, cohort.decryptor.open, cohort.decryptor.sums):
-        with pytest.raises(errors.ParameterError, match=r"frame .*holds no bytes"):
+        with pytest.raises(errors.ParameterError, match=r"frame .*does not hold bytes"):
             refused(odd)
 
 
@@ -258,7 +258,7 @@ def test_references_are_read_as_updates_are(layout, part):
         ([np.array([None])], "object is not supported"),
         ([np.array([1j])], "complex128 is not supported"),
         ([np.array(["1"])], "is not supported"),
-        ([[[1, 2], [3]]], "is no array"),
+        ([[[1, 2], [3]]], "is not an array"),
         ([np.ma.array([1.0, 2.0], mask=[False, True])], "masked values"),
         ([np.array([1], "datetime64[s]")], "is not supported"),
     ],
@@ -433,7 +433,7 @@ def valid(cohort):
     }
 
 
-SERVERS = {"aggregator", "readers", "server_decryptor", "plan", "roster_in"}
+SERVERS = {"aggregator", "readers", "server_decryptor", "round_plan", "roster_in"}
 OBJECTS = {
     "Scheme": lambda cohort: cohort.scheme,
     "Codec": lambda cohort: cohort.scheme.codec,

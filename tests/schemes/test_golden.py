@@ -148,5 +148,5 @@ def test_a_roster_of_earlier_parameters_is_joined_by_nobody_new(tmp_path):
     """Its other parties would have other keys; CHANGELOG.md says so."""
     unpacked("0.1.0.dev1", tmp_path)
     own, listed = tmp_path / "roster" / "ada" / "ada.identity", tmp_path / "roster" / "server.key"
-    with pytest.raises(errors.WrongRosterError, match="an earlier version of Fedcipher has made the roster"):
+    with pytest.raises(errors.WrongRosterError, match="an earlier version of Fedcipher made the roster"):
         join(own, listed, tmp_path / "new.key", accept=lambda shown: None)

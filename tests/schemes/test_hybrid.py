@@ -21,10 +21,10 @@ def test_weighted_mean_progress_and_one_time_key(rng):
     updates = [[rng.normal(0, 0.4, (70, 30)).astype(np.float32), rng.normal(size=3)] for _ in range(3)]
     encryptors = [scheme.encryptor(issued.client(j)) for j in range(3)]
     for round_number in (1, 2):
-        plan = scheme.plan(issued.server(), [0, 1, 2])
+        plan = scheme.round_plan(issued.server(), [0, 1, 2])
         aggregator = scheme.aggregator(issued.server(), round=round_number)
         for encryptor, update, weight in zip(encryptors, updates, (4, 1, 2), strict=True):
-            aggregator.add(encryptor.encrypt(update, round=round_number, weight=weight, plan=plan))
+            aggregator.add(encryptor.encrypt(update, round=round_number, weight=weight, round_plan=plan))
         assert (encryptors[0].stats.setup_bytes > 0) == (round_number == 1)
         steps = []
         aggregate = aggregator.finish(lambda done, total, seen=steps: seen.append((done, total)))

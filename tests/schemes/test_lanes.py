@@ -32,10 +32,10 @@ def opened(scheme, lanes, tallies, update=()):
     keys = scheme.keygen(max(5, len(tallies)))
     server = keys.server()
     aggregator = scheme.aggregator(server, round=1)
-    plan = scheme.plan(server, range(len(tallies)))
+    plan = scheme.round_plan(server, range(len(tallies)))
     for client, tally in enumerate(tallies):
         frame = wire_tools.encryptor(scheme, keys, client).encrypt(
-            update, round=1, plan=plan, lanes=lanes.encode(tally), counts=lanes.counts
+            update, round=1, round_plan=plan, lanes=lanes.encode(tally), counts=lanes.counts
         )
         aggregator.add(frame)
     for member, request in (aggregator.committee.requests() if aggregator.committee else {}).items():

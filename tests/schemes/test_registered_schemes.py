@@ -45,7 +45,7 @@ def toy(page, monkeypatch):
 def test_the_product_has_its_own_schemes_and_no_baseline():
     assert scheme_names() == OURS
     for name in BASELINES:
-        with pytest.raises(errors.ParameterError, match="FEDCIPHER_SCHEMES names the module"):
+        with pytest.raises(errors.ParameterError, match="set FEDCIPHER_SCHEMES to the module"):
             fedcipher.scheme(name, clients=3)
 
 
@@ -118,14 +118,14 @@ INFO = SchemeInfo("", "", "", "", "")
 @pytest.mark.parametrize(
     ("cls", "said"),
     [
-        (object, "no class of a scheme"),
-        ("toy", "no class of a scheme"),
-        (Scheme, "no class of a scheme"),
-        (Unnamed, "has no name"),
-        (type("Loud", (Unnamed,), {"name": "LOUD", "info": INFO}), "has no name"),
-        (type("Long", (Unnamed,), {"name": "x" * 17, "info": INFO}), "has no name"),
-        (type("Silent", (Unnamed,), {"name": "silent", "info": "nothing"}), "has no name"),
-        (type("Other", (Unnamed,), {"name": "bfv", "info": INFO}), "is another scheme's"),
+        (object, "not a concrete scheme class"),
+        ("toy", "not a concrete scheme class"),
+        (Scheme, "not a concrete scheme class"),
+        (Unnamed, "needs a name"),
+        (type("Loud", (Unnamed,), {"name": "LOUD", "info": INFO}), "needs a name"),
+        (type("Long", (Unnamed,), {"name": "x" * 17, "info": INFO}), "needs a name"),
+        (type("Silent", (Unnamed,), {"name": "silent", "info": "nothing"}), "needs a name"),
+        (type("Other", (Unnamed,), {"name": "bfv", "info": INFO}), "another scheme has the name"),
     ],
 )
 def test_what_is_no_scheme_or_takes_anothers_name_is_not_registered(cls, said):

@@ -23,7 +23,7 @@ scheme = schemes.from_spec(json.loads((folder / "spec").read_text()))
 key = _native.ServerKey.from_bytes((folder / "key").read_bytes())
 common = (folder / "common").read_bytes()
 for piece in sorted(folder.glob("piece-*")):
-    (folder / f"done-{piece.name}").write_bytes(scheme.workers.work(key, common, piece.read_bytes()))
+    (folder / f"done-{piece.name}").write_bytes(scheme.workers.run_work_item(key, common, piece.read_bytes()))
 """
 
 
@@ -76,7 +76,7 @@ def test_another_process_does_the_work_and_the_aggregate_is_the_same(summed, tmp
 def test_results_that_are_not_in_order_do_not_open(summed):
     aggregator = summed.aggregator()
     parts = aggregator.parted.parts()
-    results = [summed.scheme.workers.work(summed.keys.server(), parts.common, piece) for piece in parts.pieces]
+    results = [summed.scheme.workers.run_work_item(summed.keys.server(), parts.common, piece) for piece in parts.pieces]
     with pytest.raises(errors.FedcipherError):
         summed.scheme.decryptor(summed.keys.client(2)).decrypt(aggregator.parted.finish_from(results[::-1]))
 
@@ -90,7 +90,7 @@ def test_damaged_work_is_refused(summed):
     damaged += [(bad, piece) for bad in (common[:-1], b"", common[:8] + b"\xff" * 4 + common[12:])]
     for bad in damaged:
         with pytest.raises(errors.FrameError):
-            summed.scheme.workers.work(summed.keys.server(), *bad)
+            summed.scheme.workers.run_work_item(summed.keys.server(), *bad)
 
 
 def test_schemes_that_only_add_hand_out_nothing():

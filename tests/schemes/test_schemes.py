@@ -32,10 +32,10 @@ def reference_integers(update, bits, alpha, scheme):
 def run_round(scheme, updates, weights, round_number=1, drop=()):
     keys = scheme.keygen(max(updates) + 1)
     aggregator = scheme.aggregator(keys.server(), round=round_number)
-    plan = scheme.plan(keys.server(), list(updates))
+    plan = scheme.round_plan(keys.server(), list(updates))
     for client, update in updates.items():
         frame = scheme.encryptor(keys.client(client)).encrypt(
-            update, round=round_number, weight=weights[client], plan=plan
+            update, round=round_number, weight=weights[client], round_plan=plan
         )
         if client not in drop:
             aggregator.add(frame)

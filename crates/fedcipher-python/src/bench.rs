@@ -1,4 +1,4 @@
-//! Benchmarks of the core alone, one thread each.
+//! Benchmarks of the core alone, each on one thread.
 
 use super::raise;
 use fedcipher_core::flashe::{Masking, mask};
@@ -10,8 +10,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::time::Instant;
 
-/// Runs the raw FLASHE kernel for benchmarks, one thread, with or without its two masks and the tag's polynomial;
-/// seconds per call.
+/// Runs the raw FLASHE kernel on one thread, with or without its two masks and the tag's polynomial. Returns seconds
+/// per call.
 #[pyfunction]
 #[pyo3(signature = (values, width, repeats, tagged = false, masked = true))]
 pub fn bench_flashe(
@@ -52,7 +52,7 @@ pub fn bench_flashe(
     .map_err(raise)
 }
 
-/// Bytes a second of AES in counter mode, 128 bits as under FLASHE's masks or 256 as under BFV's polynomials.
+/// Bytes per second of AES in counter mode: with 128 bits, as for FLASHE's masks, or 256, as for BFV's polynomials.
 #[pyfunction]
 pub fn bench_aes(py: Python<'_>, megabytes: u32, wide: bool) -> PyResult<f64> {
     const CHUNKS: u32 = (1 << 20) / (16 * prf::CHUNK_BLOCKS as u32);
@@ -70,7 +70,7 @@ pub fn bench_aes(py: Python<'_>, megabytes: u32, wide: bool) -> PyResult<f64> {
     .map_err(raise)
 }
 
-/// Seconds of a forward transform, and of a product with its inverse transform: N = 4096, a prime of BFV's or `prime`.
+/// Seconds of (a forward transform, a product with its inverse transform) for N = 4096 and `prime`.
 #[pyfunction]
 #[pyo3(signature = (repeats, prime = PRIMES_4096[0]))]
 pub fn bench_ntt(py: Python<'_>, repeats: u32, prime: u64) -> PyResult<(f64, f64)> {

@@ -16,7 +16,7 @@ pub struct Identity(pub identity::Identity);
 
 #[pymethods]
 impl Identity {
-    /// Fresh keys from the operating system.
+    /// Makes new keys from random bytes of the operating system.
     #[staticmethod]
     fn generate() -> PyResult<Self> {
         identity::Identity::generate().map(Identity).map_err(raise)
@@ -27,7 +27,7 @@ impl Identity {
         identity::Identity::from_bytes(data).map(Identity).map_err(raise)
     }
 
-    /// It holds the secrets: store it as you would a password.
+    /// The serialised identity. It holds the secrets: store it like a password.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.to_bytes())
     }
@@ -52,19 +52,19 @@ impl Identity {
     }
 }
 
-/// A placeholder for a party's number, where errors do not name it.
-const NOBODY: ClientId = ClientId::new(0);
+/// A placeholder for a party's number, which errors do not name here.
+const NO_PARTY: ClientId = ClientId::new(0);
 
-/// Whether `signature` is that of `Identity.sign_charter` by the holder of the key `verify`.
+/// Whether `signature` is a result of `Identity.sign_charter` by the holder of the key `verify`.
 #[pyfunction]
 pub fn charter_signature_holds(verify: &[u8], digest: [u8; 32], signature: &[u8]) -> bool {
-    Signed { party: NOBODY, key: verify, purpose: Purpose::Charter, message: &digest, signature }.holds()
+    Signed { party: NO_PARTY, key: verify, purpose: Purpose::Charter, message: &digest, signature }.holds()
 }
 
-/// Whether `signature` is that of `Identity.sign_roster` by the holder of the key `verify`.
+/// Whether `signature` is a result of `Identity.sign_roster` by the holder of the key `verify`.
 #[pyfunction]
 pub fn roster_signature_holds(verify: &[u8], fingerprint: [u8; 32], signature: &[u8]) -> bool {
-    Signed { party: NOBODY, key: verify, purpose: Purpose::Roster, message: &fingerprint, signature }.holds()
+    Signed { party: NO_PARTY, key: verify, purpose: Purpose::Roster, message: &fingerprint, signature }.holds()
 }
 
 /// Number, name, roles (client, member, reader), verify key, sealing key.

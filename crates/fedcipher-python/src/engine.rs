@@ -1,4 +1,4 @@
-//! The host's side of the offload engine and of the authority.
+//! Clients of the offload engine and of the authority, for hosts.
 
 use crate::numbers::{Int, bare, ints};
 use crate::{Contributions, Layout, Opened, PythonFrame, contributions, raise_as, slices};
@@ -16,7 +16,7 @@ fn raise(error: fedcipher_engine::Error) -> PyErr {
     raise_as(error.class(), &error.to_string())
 }
 
-/// One call at a time over one connection; a second thread waits.
+/// Locks a connection, which carries one call at a time. A second thread waits.
 fn locked<T>(inner: &Mutex<T>) -> MutexGuard<'_, T> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -37,11 +37,11 @@ impl EngineClient {
 
     /// (scheme's JSON, client id, key epochs held).
     fn describe(&self, py: Python<'_>) -> PyResult<(String, Int<ClientId>, Vec<Int<Epoch>>)> {
-        let said = py.detach(|| locked(&self.0).describe()).map_err(raise)?;
-        Ok((said.spec, Int(said.client), ints(said.epochs)))
+        let described = py.detach(|| locked(&self.0).describe()).map_err(raise)?;
+        Ok((described.spec, Int(described.client), ints(described.epochs)))
     }
 
-    /// One update to one frame: (bytes, values clipped, set-up bytes, seconds quantising, seconds encrypting).
+    /// Encrypts an update: (frame, clipped values, set-up bytes, seconds of quantising, seconds of encrypting).
     #[allow(clippy::too_many_arguments, clippy::type_complexity, reason = "the Python signature, one to one")]
     fn encrypt<'py>(
         &self,
@@ -51,32 +51,32 @@ impl EngineClient {
         epoch: Int<Epoch>,
         round: Int<RoundId>,
         weight: Int<Weight>,
-        plan: &[u8],
+        round_plan: &[u8],
         model: &[u8],
         memory: &[u8],
-        bound: &[u8],
+        associated_data: &[u8],
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, u64, u64, f64, f64)> {
         let tensors = slices(&arrays)?;
-        let mut place = PythonFrame(None);
-        let what = EncryptRequest {
+        let mut buffer = PythonFrame(None);
+        let request = EncryptRequest {
             epoch: epoch.0,
             round: round.0,
             weight: weight.0,
             layout: &layout.0,
-            round_plan: plan,
+            round_plan,
             model,
             memory,
-            associated_data: bound,
+            associated_data,
             stochastic,
         };
-        let done = py.detach(|| locked(&self.0).encrypt(&what, &tensors, &mut place)).map_err(raise)?;
-        Ok((place.frame(py)?, done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
+        let done = py.detach(|| locked(&self.0).encrypt(&request, &tensors, &mut buffer)).map_err(raise)?;
+        Ok((buffer.frame(py)?, done.clipped, done.setup_bytes, done.encode_seconds, done.encrypt_seconds))
     }
 
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false
     /// members).
-    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, associated_data = None))]
     fn decrypt<'py>(
         &self,
         py: Python<'py>,
@@ -84,10 +84,14 @@ impl EngineClient {
         round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect =
-            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
+        let expect = Expect {
+            round: round.map(|round| round.0),
+            model,
+            memory,
+            associated_data: associated_data.unwrap_or_default(),
+        };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, false)).map_err(raise)?;
         let Values::Means(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent sums for means"));
@@ -98,16 +102,16 @@ impl EngineClient {
         Ok((Layout(got.layout), Int(got.round), added, values, counts, ints(got.false_members)))
     }
 
-    /// The integer sums themselves: (contributions, flat uint64 sums).
-    #[pyo3(signature = (frame, memory = None, bound = None))]
+    /// The integer sums before division: (contributions, flat uint64 sums).
+    #[pyo3(signature = (frame, memory = None, associated_data = None))]
     fn decrypt_sums<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { memory, associated_data: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, associated_data: associated_data.unwrap_or_default(), ..Expect::default() };
         let got = py.detach(|| locked(&self.0).decrypt(frame, &expect, true)).map_err(raise)?;
         let Values::Sums(values) = got.values else {
             return Err(PyValueError::new_err("the engine sent means for sums"));
@@ -122,9 +126,9 @@ impl EngineClient {
         epoch: Int<Epoch>,
         round: Int<RoundId>,
         layout: &Layout,
-        plan: &[u8],
+        round_plan: &[u8],
     ) -> PyResult<bool> {
-        py.detach(|| locked(&self.0).precompute(epoch.0, round.0, &layout.0, plan)).map_err(raise)
+        py.detach(|| locked(&self.0).precompute(epoch.0, round.0, &layout.0, round_plan)).map_err(raise)
     }
 
     fn export_state<'py>(&self, py: Python<'py>, epoch: Int<Epoch>) -> PyResult<Bound<'py, PyBytes>> {
@@ -142,7 +146,7 @@ impl EngineClient {
         Ok(PyBytes::new(py, &answer))
     }
 
-    /// Gives the device the committee's prekeys: why each that is refused is.
+    /// Gives the device the committee's prekeys. Returns a reason for each refused prekey.
     fn take_prekeys(&self, py: Python<'_>, epoch: Int<Epoch>, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
         py.detach(|| locked(&self.0).take_prekeys(epoch.0, &frames)).map_err(raise)
     }
@@ -153,7 +157,7 @@ impl EngineClient {
         Ok(PyBytes::new(py, &frame))
     }
 
-    /// Deletes all prekeys of `epoch`, or (0) of all epochs that the engine holds.
+    /// Deletes all prekeys of `epoch`. 0 means all epochs that the engine holds.
     fn forget(&self, py: Python<'_>, epoch: Int<Epoch>) -> PyResult<()> {
         py.detach(|| locked(&self.0).forget(epoch.0)).map_err(raise)
     }
@@ -173,20 +177,20 @@ impl AuthorityClient {
         Ok(AuthorityClient(Mutex::new(made)))
     }
 
-    /// (scheme's JSON, (epoch, server key) beyond those held, usable epochs, revoked client ids).
+    /// (scheme's JSON, (epoch, server key) of epochs not in `held`, usable epochs, revoked client ids).
     #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
     fn server_keys<'py>(
         &self,
         py: Python<'py>,
         held: Vec<Int<Epoch>>,
     ) -> PyResult<(String, Vec<(Int<Epoch>, Bound<'py, PyBytes>)>, Vec<Int<Epoch>>, Vec<Int<ClientId>>)> {
-        let said = py.detach(|| locked(&self.0).server_keys(&bare(held))).map_err(raise)?;
-        let issued = said.issued.into_iter().map(|(epoch, key)| (Int(epoch), PyBytes::new(py, &key))).collect();
-        Ok((said.spec, issued, ints(said.usable), ints(said.revoked)))
+        let keys = py.detach(|| locked(&self.0).server_keys(&bare(held))).map_err(raise)?;
+        let issued = keys.issued.into_iter().map(|(epoch, key)| (Int(epoch), PyBytes::new(py, &key))).collect();
+        Ok((keys.spec, issued, ints(keys.usable), ints(keys.revoked)))
     }
 
-    /// A round under `epoch` is done: the epochs before it end.
-    fn settle(&self, py: Python<'_>, epoch: Int<Epoch>) -> PyResult<()> {
+    /// Reports that a round under `epoch` is finished, which ends the epochs before it.
+    fn finish_epoch(&self, py: Python<'_>, epoch: Int<Epoch>) -> PyResult<()> {
         py.detach(|| locked(&self.0).finish_epoch(epoch.0)).map_err(raise)
     }
 }

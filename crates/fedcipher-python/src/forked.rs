@@ -20,7 +20,7 @@ pub fn remember_this_process() {
 /// first parallel step would otherwise wait without end. A panic becomes an error: Python's handlers for `Exception` do
 /// not catch PyO3's `PanicException`.
 pub fn at_work<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    py.detach(|| handed(work))
+    py.detach(|| on_pool(work))
 }
 
 /// Like [`at_work`], on an object that one thread uses at a time. The lock is taken without holding the GIL: its holder
@@ -32,13 +32,14 @@ pub fn at_work_on<O: Send, T: Send>(
     work: impl FnOnce(&mut O) -> Result<T> + Send,
 ) -> Result<T> {
     py.detach(|| {
-        let mut held = object.lock().unwrap_or_else(PoisonError::into_inner);
-        let object = &mut *held;
-        handed(|| work(object))
+        let mut guard = object.lock().unwrap_or_else(PoisonError::into_inner);
+        let object = &mut *guard;
+        on_pool(|| work(object))
     })
 }
 
-fn handed<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+/// Runs `work` on threads of this process. A panic becomes an error.
+fn on_pool<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     match threads()? {
         None => unwound(work),
         Some(threads) => threads.install(|| unwound(work)),

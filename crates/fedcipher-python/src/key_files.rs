@@ -1,4 +1,4 @@
-//! Client key files: the core's rules about who may read one, and who may use it at a time.
+//! Client key files: the core's rules on which users may read one, and which processes may use one at a time.
 
 use crate::{ClientKey, raise};
 use fedcipher_core::key_file::{self, InUse, Sharing};
@@ -10,10 +10,10 @@ use std::sync::{Mutex, PoisonError};
 /// Most key files that a process holds. Each takes a descriptor, and a simulation has thousands of clients.
 const MAX_HELD: usize = 64;
 
-/// A key file by its marker and key set.
+/// A key file, identified by its marker and key set.
 type Slot = (PathBuf, [u8; 16]);
 
-/// Those that this process has encrypted with last, in this order: their locks end with the process.
+/// The key files that this process holds, in order of their last use. Their locks end with the process.
 static HELD: Mutex<Vec<(Slot, InUse)>> = Mutex::new(Vec::new());
 
 /// The bytes of a client's key file. Fails if another user can read or replace the file.
@@ -34,22 +34,22 @@ pub fn changeable(path: PathBuf) -> PyResult<Option<String>> {
     Ok(key_file::changeable(&path)?)
 }
 
-/// Takes a key file into use with the ledgers of folder `state`: for this process's life, or until it has taken
-/// `MAX_HELD` others. The ledger keeps rounds apart, and needs no lasting lock. Returns a warning if only that folder
-/// knows of the key's use from now on.
+/// Locks a key file for use with the ledgers of folder `state`, until the process ends or has taken `MAX_HELD` other
+/// key files. A lock may end early because the ledger itself keeps rounds unique. Returns a warning if only that folder
+/// records the key's use from now on.
 #[pyfunction]
 pub fn hold_key_file(py: Python<'_>, path: PathBuf, key: &ClientKey, state: PathBuf) -> PyResult<Option<String>> {
     let key = &key.0;
     py.detach(|| {
         let taken = key_file::take(&path, key, &state, Sharing::Workers)?;
-        let said = taken.first_in_state().then(|| key_file::only_in(&path, &state));
+        let warning = taken.first_in_state().then(|| key_file::only_in(&path, &state));
         let slot = (key_file::marker(&path)?, key.tag.key_id);
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|(other, _)| *other != slot);
         held.push((slot, taken));
         let before = held.len().saturating_sub(MAX_HELD);
         held.drain(..before);
-        Ok(said)
+        Ok(warning)
     })
     .map_err(raise)
 }

@@ -1,4 +1,4 @@
-//! Thin PyO3 layer: numpy in, bytes and numpy out, the GIL released, no logic.
+//! A thin PyO3 layer without logic: numpy in, bytes and numpy out, with the GIL released.
 
 mod bench;
 mod committee;
@@ -32,7 +32,7 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Raises the class of `fedcipher.errors` that the core names.
+/// Converts an error to the class of `fedcipher.errors` that the core names.
 fn raise(error: Error) -> PyErr {
     raise_as(error.class(), &error.to_string())
 }
@@ -50,7 +50,7 @@ fn raise_as(class: &str, message: &str) -> PyErr {
     })
 }
 
-/// Public shape of an update: `Layout([(dtype_code, bits, alpha, shape), ...])`.
+/// The public description of an update's arrays: `Layout([(dtype_code, bits, alpha, shape), ...])`.
 #[pyclass(frozen, eq, module = "fedcipher._native")]
 #[derive(Clone, PartialEq)]
 struct Layout(codec::Layout);
@@ -74,8 +74,8 @@ impl Layout {
         self.0.elements()
     }
 
-    /// Quantises flat float32 arrays: (uint32 array, clipped count per tensor). ``levels`` defaults to the levels of
-    /// the bits alone.
+    /// Quantises flat float32 arrays. Returns (uint32 array, clipped count per tensor). ``levels`` defaults to the
+    /// levels of the bits alone.
     #[pyo3(signature = (arrays, stochastic = false, levels = None))]
     fn quantise<'py>(
         &self,
@@ -96,19 +96,19 @@ impl Layout {
     }
 }
 
-/// How many levels the values of an update have.
+/// The numbers of quantisation levels of values, by their bits.
 #[pyclass(frozen, module = "fedcipher._native")]
 struct Levels(Core);
 
 #[pymethods]
 impl Levels {
-    /// The levels of the bits alone, `2^bits - 2`. A scheme has the levels that fill the fields of its sums.
+    /// The levels of the bits alone, `2^bits - 2`. A scheme has more levels if the fields of its sums have room.
     #[new]
     fn new() -> Self {
         Levels(Core::default())
     }
 
-    /// The largest integer of a value of so many `bits`: half of it is zero.
+    /// The largest integer of a value of `bits` bits. Half of it stands for zero.
     fn of(&self, bits: u32) -> PyResult<u64> {
         if codec::BITS.contains(&bits) {
             return Ok(self.0.of(bits));
@@ -125,7 +125,7 @@ fn rounding(stochastic: bool) -> fedcipher_core::Result<Rounding> {
     if stochastic { Rounding::stochastic() } else { Ok(Rounding::Nearest) }
 }
 
-/// A client's secret key; never printed, zeroised when dropped.
+/// A client's secret key. It is never printed, and zeroised when dropped.
 #[pyclass(frozen, module = "fedcipher._native")]
 struct ClientKey(keys::ClientKey);
 
@@ -136,7 +136,7 @@ impl ClientKey {
         keys::ClientKey::from_bytes(data).map(ClientKey).map_err(raise)
     }
 
-    /// Serialised key. It holds the secret: store it as you would a password.
+    /// The serialised key. It holds the secret: store it like a password.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.to_bytes())
     }
@@ -162,7 +162,7 @@ impl ClientKey {
         wire::scheme_name(&self.0.tag.scheme)
     }
 
-    /// As the server key's: names the key set.
+    /// The fingerprint of the key set, equal to the server key's.
     #[getter]
     fn fingerprint(&self) -> String {
         wire::hex(&self.0.tag.key_id)
@@ -193,7 +193,7 @@ impl ServerKey {
         ints(self.0.cohort.keys().copied())
     }
 
-    /// The name of each client in a `SetMemory`, by its number: it follows from the client's key for signatures alone.
+    /// The name of each client in a `SetMemory`, by its number. Names are derived only from clients' signature keys.
     #[getter]
     fn names(&self) -> BTreeMap<Int<ClientId>, Name> {
         self.0.cohort.iter().map(|(client, key)| (Int(*client), fedcipher_core::sets::name(key))).collect()
@@ -215,13 +215,13 @@ impl ServerKey {
         wire::scheme_name(&self.0.tag.scheme)
     }
 
-    /// The scheme's material in the key, in addition to the cohort: public.
+    /// The scheme's public material in the key, in addition to the cohort.
     #[getter]
     fn public<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.public)
     }
 
-    /// Names the key set: two parties whose keys say the same have keys of one.
+    /// The fingerprint of the key set. Keys with equal fingerprints belong to one key set.
     #[getter]
     fn fingerprint(&self) -> String {
         wire::hex(&self.0.tag.key_id)
@@ -238,7 +238,7 @@ struct Scheme(Arc<dyn scheme::Scheme>);
 
 #[pymethods]
 impl Scheme {
-    /// From JSON with the entries `scheme`, `params` and `codec`, as in a key file.
+    /// Makes a scheme from JSON with the entries `scheme`, `params` and `codec`, as in a key file.
     #[new]
     fn new(spec: &str) -> PyResult<Self> {
         registry::make(spec).map(Scheme).map_err(raise)
@@ -257,7 +257,7 @@ impl Scheme {
         Levels(self.0.values().levels)
     }
 
-    /// Bits of the lanes beside an update, of counts and of digits; None if all values have lanes of one width.
+    /// Bits of the lanes beside an update: (counts, digits). None if all values have lanes of one width.
     fn lane_bits(&self) -> Option<(u32, u32)> {
         self.0.values().lanes.map(|bits| (bits.count, bits.digit))
     }
@@ -291,12 +291,12 @@ impl Scheme {
         self.0.decryptor(&key.0, state.as_deref()).map(Decryptor).map_err(raise)
     }
 
-    /// Opens aggregates for a server that may see them.
+    /// Makes a decryptor for a server that may see aggregates.
     fn server_decryptor(&self, key: &ServerKey) -> PyResult<Decryptor> {
         self.0.require_committee().and_then(|of| of.server_decryptor(&key.0)).map(Decryptor).map_err(raise)
     }
 
-    /// The key of the party that `identity` is in the roster.
+    /// Makes the key of the party in the roster with this identity.
     fn join(
         &self,
         roster: &committee::Roster,
@@ -327,20 +327,20 @@ impl Scheme {
         self.0.require_committee().and_then(|of| of.roster_in(&key.0)).map(committee::Roster).map_err(raise)
     }
 
-    /// The key with the parties whose signatures these are.
+    /// Returns the key with the signatures of parties that have joined.
     fn with_joined(&self, key: &ClientKey, joined: Vec<(Int<ClientId>, [u8; SIGNATURE_LEN])>) -> PyResult<ClientKey> {
         let joined: Vec<_> = joined.into_iter().map(|(client, signature)| (client.0, signature)).collect();
         self.0.require_committee().and_then(|of| of.with_joined(&key.0, &joined)).map(ClientKey).map_err(raise)
     }
 
-    /// The roster of a party's key, and the parties that have joined it as the key knows; None if the key needs no
+    /// The roster of a party's key, and the parties whose signatures the key holds. None if the key needs no
     /// signatures.
     fn roster_of(&self, key: &ClientKey) -> PyResult<(committee::Roster, Option<BTreeSet<Int<ClientId>>>)> {
         let (roster, joined) = self.0.require_committee().and_then(|of| of.roster_of(&key.0)).map_err(raise)?;
         Ok((committee::Roster(roster), joined.map(|joined| joined.into_iter().map(Int).collect())))
     }
 
-    /// The server's key to the roster.
+    /// Makes the server's key for the roster.
     fn roster_key(&self, roster: &committee::Roster, epoch: Int<Epoch>) -> PyResult<ServerKey> {
         self.0.require_committee().and_then(|of| of.roster_key(&roster.0, epoch.0)).map(ServerKey).map_err(raise)
     }
@@ -354,8 +354,8 @@ impl Scheme {
             .map_err(raise)
     }
 
-    /// An aggregate with what `reader` needs of it.
-    fn addressed<'py>(&self, py: Python<'py>, frame: &[u8], reader: Int<ClientId>) -> PyResult<Bound<'py, PyBytes>> {
+    /// The aggregate with only the parts that `reader` needs.
+    fn for_reader<'py>(&self, py: Python<'py>, frame: &[u8], reader: Int<ClientId>) -> PyResult<Bound<'py, PyBytes>> {
         let frame = at_work(py, || match self.0.committee() {
             Some(committee) => committee.for_reader(frame, reader.0),
             None => Ok(frame.to_vec()),
@@ -364,8 +364,8 @@ impl Scheme {
         Ok(PyBytes::new(py, &frame))
     }
 
-    /// Does one of an aggregator's parts.
-    fn work<'py>(
+    /// Runs one piece of an aggregator's parts.
+    fn run_work_item<'py>(
         &self,
         py: Python<'py>,
         key: &ServerKey,
@@ -376,7 +376,7 @@ impl Scheme {
         Ok(PyBytes::new(py, &result))
     }
 
-    fn plan<'py>(
+    fn round_plan<'py>(
         &self,
         py: Python<'py>,
         key: &ServerKey,
@@ -386,7 +386,7 @@ impl Scheme {
     }
 }
 
-/// Memory of a Python `bytes` object that nothing else has seen yet: a frame is made where it stays.
+/// Memory of a new Python `bytes` object, in which a frame is made without a copy.
 struct PythonFrame(Option<Py<PyBytes>>);
 
 impl PythonFrame {
@@ -434,7 +434,7 @@ struct Encryptor(Mutex<protocol::Encryptor>);
 
 #[pymethods]
 impl Encryptor {
-    /// One update to one frame: (bytes, clipped count per tensor, seconds spent quantising).
+    /// Encrypts an update: (frame, clipped count per tensor, seconds of quantising).
     #[allow(clippy::too_many_arguments, reason = "the Python signature, one to one")]
     fn encrypt<'py>(
         &self,
@@ -443,42 +443,42 @@ impl Encryptor {
         arrays: Vec<PyReadonlyArray1<'py, f32>>,
         round: Int<RoundId>,
         weight: Int<Weight>,
-        plan: &[u8],
+        round_plan: &[u8],
         model: &[u8],
         memory: &[u8],
-        bound: &[u8],
+        associated_data: &[u8],
         stochastic: bool,
     ) -> PyResult<(Bound<'py, PyBytes>, Vec<u64>, f64)> {
         let slices = slices(&arrays)?;
-        let mut place = PythonFrame(None);
+        let mut buffer = PythonFrame(None);
         let (clipped, seconds) = at_work_on(py, &self.0, |encryptor| {
             let update = Update::new(&layout.0, slices, rounding(stochastic)?)?;
             let request = Request {
                 round: round.0,
                 weight: weight.0,
                 update: &update,
-                round_plan: plan,
+                round_plan,
                 model,
                 memory,
-                associated_data: bound,
+                associated_data,
             };
-            encryptor.encrypt_into(&request, &mut place)?;
+            encryptor.encrypt_into(&request, &mut buffer)?;
             Ok((update.clipped(), update.seconds()))
         })
         .map_err(raise)?;
-        Ok((place.frame(py)?, clipped, seconds))
+        Ok((buffer.frame(py)?, clipped, seconds))
     }
 
-    /// Takes the committee's prekeys: why each that is refused is.
+    /// Takes the committee's prekeys. Returns a reason for each refused prekey.
     fn take_prekeys(&self, py: Python<'_>, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
         at_work_on(py, &self.0, |object| object.take_prekeys(&borrowed(&frames))).map(in_words).map_err(raise)
     }
 
-    fn precompute(&self, py: Python<'_>, round: Int<RoundId>, layout: &Layout, plan: &[u8]) -> PyResult<()> {
-        at_work_on(py, &self.0, |object| object.precompute(round.0, &layout.0, plan)).map_err(raise)
+    fn precompute(&self, py: Python<'_>, round: Int<RoundId>, layout: &Layout, round_plan: &[u8]) -> PyResult<()> {
+        at_work_on(py, &self.0, |object| object.precompute(round.0, &layout.0, round_plan)).map_err(raise)
     }
 
-    /// Bytes of the last frame that are sent once a key epoch.
+    /// Bytes of the last frame that are sent once in a key epoch.
     fn setup_bytes(&self, py: Python<'_>) -> PyResult<usize> {
         at_work_on(py, &self.0, |object| Ok(object.setup_bytes())).map_err(raise)
     }
@@ -496,21 +496,21 @@ impl Encryptor {
     }
 }
 
-/// The data that all pieces of a work need, and each piece.
-type Handed<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>);
+/// (data that all work items need, each item).
+type WorkItems<'py> = (Bound<'py, PyBytes>, Vec<Bound<'py, PyBytes>>);
 
 #[pyclass(frozen, module = "fedcipher._native")]
 struct Aggregator(Mutex<Box<dyn scheme::Aggregator>>);
 
 #[pymethods]
 impl Aggregator {
-    /// Checks and adds a frame: (client, weight it counts with).
+    /// Checks and adds a frame. Returns (client, weight).
     fn add(&self, py: Python<'_>, frame: &[u8]) -> PyResult<(Int<ClientId>, Int<Weight>)> {
         let added = at_work_on(py, &self.0, |object| object.add(frame)).map_err(raise)?;
         Ok((Int(added.client), Int(added.weight)))
     }
 
-    /// Takes the prekeys that the round's clients are given: why each that is refused is.
+    /// Takes the prekeys for the round's clients. Returns a reason for each refused prekey.
     fn take_prekeys(&self, py: Python<'_>, frames: Vec<Vec<u8>>) -> PyResult<Vec<String>> {
         at_work_on(py, &self.0, |object| match object.committee() {
             Some(committee) => committee.take_prekeys(&borrowed(&frames)),
@@ -520,13 +520,13 @@ impl Aggregator {
         .map_err(raise)
     }
 
-    /// Fixes who is in the sum: (member, what to send to it).
+    /// Fixes the clients of the sum. Returns (member, request) for each member.
     fn requests<'py>(&self, py: Python<'py>) -> PyResult<Vec<(Int<ClientId>, Bound<'py, PyBytes>)>> {
         let requests = at_work_on(py, &self.0, |object| object.requests()).map_err(raise)?;
         Ok(requests.into_iter().map(|(member, frame)| (Int(member), PyBytes::new(py, &frame))).collect())
     }
 
-    /// Checks and keeps a member's answer. Returns the member's number.
+    /// Checks and stores a member's answer. Returns the member's number.
     fn answer(&self, py: Python<'_>, frame: &[u8]) -> PyResult<Int<ClientId>> {
         at_work_on(py, &self.0, |object| object.require_committee()?.answer(frame)).map(Int).map_err(raise)
     }
@@ -539,21 +539,21 @@ impl Aggregator {
             .map_err(raise)
     }
 
-    /// Whether members agree on the set, before they are asked for their sums.
+    /// Whether the next requests are proposals: members agree on the set before they send sums.
     #[getter]
     fn agreeing(&self, py: Python<'_>) -> PyResult<bool> {
         at_work_on(py, &self.0, |object| Ok(object.agreeing())).map_err(raise)
     }
 
-    /// How many more answers the next step needs.
+    /// The number of answers that the next step still needs.
     #[getter]
     fn missing(&self, py: Python<'_>) -> PyResult<usize> {
         at_work_on(py, &self.0, |object| Ok(object.committee().map(|round| round.missing()).unwrap_or_default()))
             .map_err(raise)
     }
 
-    /// The work of `finish`, for other processes: (data that all pieces need, each piece).
-    fn parts<'py>(&self, py: Python<'py>) -> PyResult<Handed<'py>> {
+    /// The work of `finish` for other processes: (data that all work items need, each item).
+    fn parts<'py>(&self, py: Python<'py>) -> PyResult<WorkItems<'py>> {
         let parts = at_work_on(py, &self.0, |object| object.require_parts()?.parts()).map_err(raise)?;
         let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
         Ok((bytes(&parts.common), parts.pieces.iter().map(bytes).collect()))
@@ -569,9 +569,9 @@ impl Aggregator {
     #[pyo3(signature = (progress = None))]
     fn finish<'py>(&self, py: Python<'py>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
         let mut raised: Option<PyErr> = None;
-        let mut place = PythonFrame(None);
+        let mut buffer = PythonFrame(None);
         let result = at_work_on(py, &self.0, |aggregator| {
-            aggregator.finish_into(&mut place, &mut |done, total| {
+            aggregator.finish_into(&mut buffer, &mut |done, total| {
                 Python::attach(|py| {
                     let called = match &progress {
                         Some(call) => call.call1(py, (done, total)).map(drop),
@@ -590,7 +590,7 @@ impl Aggregator {
         });
         match (result, raised) {
             (_, Some(error)) => Err(error),
-            (Ok(()), None) => place.frame(py),
+            (Ok(()), None) => buffer.frame(py),
             (Err(error), None) => Err(raise(error)),
         }
     }
@@ -618,7 +618,7 @@ fn contributions(of: &[wire::Contribution]) -> Contributions {
 impl Decryptor {
     /// Weighted means: (layout, round, contributions, flat float32 values, counts or None, false
     /// members).
-    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, associated_data = None))]
     fn decrypt<'py>(
         &self,
         py: Python<'py>,
@@ -626,10 +626,14 @@ impl Decryptor {
         round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<Opened<'py>> {
-        let expect =
-            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
+        let expect = Expect {
+            round: round.map(|round| round.0),
+            model,
+            memory,
+            associated_data: associated_data.unwrap_or_default(),
+        };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Means::default())).map_err(raise)?;
         let (summary, means) = opened.into_parts();
         let added = contributions(&summary.header.contributions);
@@ -638,23 +642,23 @@ impl Decryptor {
         Ok((Layout(summary.layout), Int(summary.header.round), added, values, counts, wrong))
     }
 
-    /// The integer sums themselves: (contributions, flat uint64 sums).
-    #[pyo3(signature = (frame, memory = None, bound = None))]
+    /// The integer sums before division: (contributions, flat uint64 sums).
+    #[pyo3(signature = (frame, memory = None, associated_data = None))]
     fn decrypt_sums<'py>(
         &self,
         py: Python<'py>,
         frame: &[u8],
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<(Contributions, Bound<'py, PyArray1<u64>>)> {
-        let expect = Expect { memory, associated_data: bound.unwrap_or_default(), ..Expect::default() };
+        let expect = Expect { memory, associated_data: associated_data.unwrap_or_default(), ..Expect::default() };
         let opened = at_work(py, || self.0.decrypt(frame, &expect, Sums::default())).map_err(raise)?;
         let (summary, sums) = opened.into_parts();
         Ok((contributions(&summary.header.contributions), sums.0.into_pyarray(py)))
     }
 }
 
-/// A number of clients, or a share of them.
+/// A number of clients, or a fraction of them.
 #[derive(FromPyObject)]
 enum Fewest {
     Count(u64),
@@ -679,13 +683,13 @@ fn min_contributions(clients: u64, chosen: Option<Fewest>, corrupt_clients: Opti
     Ok(bounds().map_err(raise)?.min_contributions)
 }
 
-/// Every scheme of this build in all its variants: scheme, variant, its parameters as JSON, whether it is sparse.
+/// All variants of all schemes of this build: (scheme, variant, parameters as JSON, whether the variant is sparse).
 #[pyfunction]
 fn every_scheme() -> Vec<(&'static str, &'static str, &'static str, bool)> {
     registry::every_scheme().map(|v| (v.scheme, v.name, v.params, v.sparse)).collect()
 }
 
-/// The elements, numbered through all tensors, that all clients send in `round`.
+/// The indices, through all tensors, of the elements that all clients send in `round`.
 #[pyfunction]
 #[pyo3(signature = (lengths, reference, round, top))]
 fn common_set<'py>(
@@ -702,7 +706,7 @@ fn common_set<'py>(
 
 /// An update with a client's share of noise: (flat float32 values on the grid of `layout`, values cut per tensor, L2
 /// norm before it was cut to `clip`). `square` bounds the square of the norm after rounding, in steps; the variance
-/// is `numerator / 2^shift` square steps. `key` is for tests, otherwise it is the operating system's.
+/// is `numerator / 2^shift` square steps. Only tests give a `key`; the default is random.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "the Python signature, one to one")]
 #[allow(clippy::type_complexity, reason = "one tuple for one thin call")]
@@ -728,8 +732,8 @@ fn add_noise<'py>(
     Ok((values.into_pyarray(py), cut, norm))
 }
 
-/// So many blocks of AES-CTR under a seed that need not be secret, from block `first` on: what rotations and rounding
-/// draw from.
+/// Blocks of AES-CTR under a public seed, from block `first` on. Rotations and rounding draw their randomness from
+/// these.
 #[pyfunction]
 fn key_stream<'py>(
     py: Python<'py>,
@@ -749,7 +753,7 @@ fn key_stream<'py>(
     Ok(made.map_err(raise)?.into_pyarray(py))
 }
 
-/// Turns values in place by the rotation that a public seed draws for so many, or turns them back.
+/// Rotates values in place by the rotation of a public seed and this length, or rotates them back.
 #[pyfunction]
 fn rotate(py: Python<'_>, mut values: PyReadwriteArray1<'_, f32>, seed: [u8; 16], back: bool) -> PyResult<()> {
     let values = values.as_slice_mut()?;
@@ -765,7 +769,7 @@ fn rotate(py: Python<'_>, mut values: PyReadwriteArray1<'_, f32>, seed: [u8; 16]
     .map_err(raise)
 }
 
-/// All arrays in a row, each divided by its own number.
+/// Concatenates the arrays, each divided by its own divisor.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
 fn divided<'py>(
@@ -831,7 +835,7 @@ fn scale(
     at_work(py, || codec::scale(values, factor as f32, &lengths, &ranges)).map_err(raise)
 }
 
-/// Makes values whole steps in place, the nearest or one beside at random, by a stream of draws; both take the same
+/// Rounds values in place to whole steps: to the nearest, or at random with draws of a stream. Both take the same
 /// work.
 #[pyfunction]
 fn whole_steps(
@@ -882,7 +886,7 @@ fn inspect<'py>(
     ))
 }
 
-/// A frame's head, as far as it describes its arrays.
+/// The layout in a frame's header, which describes its arrays.
 #[pyfunction]
 fn layout_of(frame: &[u8]) -> PyResult<Layout> {
     let frame = wire::parse(frame).map_err(raise)?;

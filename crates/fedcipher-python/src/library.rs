@@ -1,5 +1,5 @@
-//! Keys, frames and admission for schemes whose arithmetic is a Python library's: the checks of the core,
-//! around payloads it does not understand.
+//! Keys, frames and admission for schemes that use a Python library's arithmetic. The core checks everything except
+//! the payloads, which only the library understands.
 
 use crate::forked::at_work;
 use crate::numbers::{Int, bare};
@@ -34,7 +34,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Library {
     fn rules(&self) -> Rules {
-        // A library's ciphertexts carry noise of its own making.
+        // A library's ciphertexts may carry noise that no tag covers, so a forgery closes the key.
         Rules { closes: true, ..Rules::dense(self.bounds, Weighting::Client) }
     }
 
@@ -49,7 +49,7 @@ impl Library {
 
 #[pymethods]
 impl Library {
-    /// `params` is JSON with all parameters; their digest is in every key and frame. `privacy` is the codec's, as JSON.
+    /// `params` is JSON with all parameters. Their digest is in every key and frame. `privacy` is the codec's, as JSON.
     #[new]
     #[pyo3(signature = (name, params, clients, max_weight, min_contributions = None, privacy = None))]
     fn new(
@@ -69,7 +69,7 @@ impl Library {
         Ok(Library { name: name.to_owned(), digest, bounds })
     }
 
-    /// Bits of a sum of `bits`-bit values; `BoundError` beyond `limit`.
+    /// Bits of a sum of `bits`-bit values. Raises `BoundError` above `limit` bits.
     fn field_bits(&self, bits: u32, limit: u32) -> PyResult<u32> {
         self.bounds.checked_field_bits(bits, limit).map_err(raise)
     }
@@ -78,7 +78,7 @@ impl Library {
         crate::Levels(self.rules().levels)
     }
 
-    /// Every client of `cohort` gets `secret`, the server `public`.
+    /// Makes keys: every client of `cohort` gets `secret`, and the server gets `public`.
     fn keygen(
         &self,
         cohort: Vec<Int<ClientId>>,
@@ -106,7 +106,7 @@ impl Library {
         Ok(PyBytes::new(py, &key.0.public))
     }
 
-    /// A client that sends updates; `state` is the folder of its nonce ledger.
+    /// Makes the sender of a client's updates. `state` is the folder of its nonce ledger.
     #[pyo3(signature = (key, state = None))]
     fn sender(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Sender> {
         self.own_client(key)?;
@@ -120,7 +120,7 @@ impl Library {
         Ok(Admission(Mutex::new(Some(Core::new(&key.0, self.rules(), round.map(|round| round.0))))))
     }
 
-    /// A client that opens aggregates; `state` is the folder that remembers which.
+    /// Makes the receiver of a client's aggregates. `state` is the folder that records opened aggregates.
     #[pyo3(signature = (key, state = None))]
     fn receiver(&self, key: &ClientKey, state: Option<PathBuf>) -> PyResult<Receiver> {
         self.own_client(key)?;
@@ -135,12 +135,12 @@ pub struct Sender(Mutex<protocol::Sender>);
 
 #[pymethods]
 impl Sender {
-    /// Claims `round` ahead.
+    /// Claims `round` in advance.
     fn reserve(&self, py: Python<'_>, round: Int<RoundId>) -> PyResult<()> {
         py.detach(|| locked(&self.0).reserve(round.0)).map_err(raise)
     }
 
-    /// Claims the round, has `seal(integers * weight)` encrypt, and makes the frame: `integers` are the quantised
+    /// Claims the round, calls `seal(integers * weight)` to encrypt, and makes the frame. `integers` are the quantised
     /// values before weighting.
     #[allow(clippy::too_many_arguments, reason = "the Python signature, one to one")]
     fn update<'py>(
@@ -152,7 +152,7 @@ impl Sender {
         weight: Int<Weight>,
         model: &[u8],
         memory: &[u8],
-        bound: &[u8],
+        associated_data: &[u8],
         seal: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let integers = integers.as_slice()?;
@@ -167,7 +167,7 @@ impl Sender {
             round_plan: &[],
             model,
             memory,
-            associated_data: bound,
+            associated_data,
         };
         let claimed = py.detach(|| locked(&self.0).claim(&terms, &layout.0)).map_err(raise)?;
         let factor = claimed.factor();
@@ -179,14 +179,14 @@ impl Sender {
     }
 }
 
-/// An opened aggregate.
+/// Receives aggregates on a client.
 #[pyclass(frozen, module = "fedcipher._native")]
 pub struct Receiver(Arc<protocol::Receiver>);
 
 #[pymethods]
 impl Receiver {
-    /// An aggregate whose round is claimed from here on.
-    #[pyo3(signature = (frame, round = None, model = None, memory = None, bound = None))]
+    /// Checks an aggregate and claims its round. Returns (aggregate, payload to decrypt).
+    #[pyo3(signature = (frame, round = None, model = None, memory = None, associated_data = None))]
     fn open<'py>(
         &self,
         py: Python<'py>,
@@ -194,10 +194,14 @@ impl Receiver {
         round: Option<Int<RoundId>>,
         model: Option<&[u8]>,
         memory: Option<&[u8]>,
-        bound: Option<&[u8]>,
+        associated_data: Option<&[u8]>,
     ) -> PyResult<(Opened, Bound<'py, PyBytes>)> {
-        let expect =
-            Expect { round: round.map(|round| round.0), model, memory, associated_data: bound.unwrap_or_default() };
+        let expect = Expect {
+            round: round.map(|round| round.0),
+            model,
+            memory,
+            associated_data: associated_data.unwrap_or_default(),
+        };
         let (sum, payload) = py.detach(|| self.0.admit(frame, &expect)).map_err(raise)?;
         let opened = Opened {
             round: Int(sum.header().round),
@@ -218,7 +222,7 @@ pub struct Opened {
     #[pyo3(get)]
     contributions: Contributions,
     layout: codec::Layout,
-    /// None once its sums have been tried.
+    /// None after the first call of `means`.
     sum: Mutex<Option<ClaimedSum>>,
     receiver: Arc<protocol::Receiver>,
 }
@@ -230,15 +234,17 @@ impl Opened {
         Layout(self.layout.clone())
     }
 
-    /// For a library that finds an invalid sum: closes the key. Raises `KeyClosedError` if it was closed already.
+    /// Closes the key. A library calls this for an invalid sum. Raises `KeyClosedError` if the key was closed already.
     fn fail(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.receiver.close()).map_err(raise)
     }
 
-    /// Means of the decrypted `sums`, if these are the sums that the clients sent. Can be called once.
+    /// Checks that `sums` are the sums that the clients sent, and returns their means. Can be called once.
     fn means<'py>(&self, py: Python<'py>, sums: PyReadonlyArray1<'py, u64>) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let sums = sums.as_slice()?;
-        let claimed = locked(&self.sum).take().ok_or_else(|| PyRuntimeError::new_err("its sums have been tried"))?;
+        let claimed = locked(&self.sum)
+            .take()
+            .ok_or_else(|| PyRuntimeError::new_err("means can be called only once; open the aggregate again"))?;
         let (levels, weight) = (claimed.levels(), claimed.header().total_weight());
         let opened = py.detach(|| {
             let mut means = vec![0f32; self.layout.elements()];
@@ -260,14 +266,16 @@ fn check(layout: &codec::Layout, levels: Levels, weight: TotalWeight, sums: &[u6
     layout.segments().into_iter().try_for_each(segment)
 }
 
-/// Which frames have entered one round's sum; none while a frame is being added, which runs Python.
+/// The frames in one round's sum. None while a frame is being added, which runs Python.
 #[pyclass(frozen, module = "fedcipher._native")]
 pub struct Admission(Mutex<Option<Core>>);
 
 impl Admission {
     fn with<T>(&self, work: impl FnOnce(&mut Core) -> PyResult<T>) -> PyResult<T> {
         let mut core = self.state().take().ok_or_else(|| {
-            PyRuntimeError::new_err("this aggregator is adding a frame in another thread; use one thread a round")
+            PyRuntimeError::new_err(
+                "this aggregator is adding a frame in another thread; use one thread for each round",
+            )
         })?;
         let result = work(&mut core);
         *self.state() = Some(core);
@@ -291,7 +299,8 @@ impl Admission {
         })
     }
 
-    /// The frame of the sum, whose ciphertexts are `payload`; `EmptyCohortError` when nothing was admitted. Admits nothing after it.
+    /// Makes the frame of the sum with the ciphertexts `payload`. Nothing can be admitted afterwards. Raises
+    /// `EmptyCohortError` if nothing was admitted.
     fn aggregate<'py>(&self, py: Python<'py>, payload: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|core| {
             let header = core.aggregate_header().map_err(raise)?;

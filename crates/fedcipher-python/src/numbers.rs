@@ -1,14 +1,14 @@
-//! The numbers of rounds, epochs, clients and weights: ints in Python, types of their own from here on.
+//! Converts numbers of rounds, epochs, clients and weights: ints in Python, distinct types in Rust.
 
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
-/// A number that Python has as an int.
+/// A number that is an int in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Int<T>(pub T);
 
-/// A type that is one number.
+/// A type that wraps one number.
 pub trait Number: Copy {
     type Bare;
 
@@ -62,17 +62,17 @@ where
     }
 }
 
-/// Many at once, as the core takes them.
+/// Converts a list to the core's types.
 pub fn bare<T>(ints: Vec<Int<T>>) -> Vec<T> {
     ints.into_iter().map(|int| int.0).collect()
 }
 
-/// Many at once, as Python takes them.
+/// Converts a list to ints for Python.
 pub fn ints<T>(numbers: impl IntoIterator<Item = T>) -> Vec<Int<T>> {
     numbers.into_iter().map(Int).collect()
 }
 
-/// The first round of a run that starts at this second, unix time.
+/// The first round of a run that starts at this second of Unix time.
 #[pyfunction]
 pub fn first_round(second: u64) -> PyResult<Int<RoundId>> {
     RoundId::first_at(second)
@@ -80,7 +80,7 @@ pub fn first_round(second: u64) -> PyResult<Int<RoundId>> {
         .ok_or_else(|| PyOverflowError::new_err(format!("no round is of second {second}")))
 }
 
-/// The second that a round's number carries, unix time; None for a plain counter.
+/// The second of Unix time in a round's number; None for a plain counter.
 #[pyfunction]
 pub fn round_date(round: Int<RoundId>) -> Option<u64> {
     round.0.date()

@@ -1,4 +1,4 @@
-//! The rule of sets.
+//! The rule of sets, for Python.
 
 use crate::raise;
 use fedcipher_core::sets::{self, Name};
@@ -17,7 +17,8 @@ impl SetMemory {
         sets::SetMemory::new(k).map(SetMemory).map_err(raise)
     }
 
-    /// `k`: of the sets from here on, in place of what `data` has; it lowers nothing for groups that exist.
+    /// Restores a memory. `k` replaces the minimum in `data` for later sets. It does not lower the minimum of existing
+    /// groups.
     #[staticmethod]
     #[pyo3(signature = (data, k = None))]
     fn from_bytes(data: &[u8], k: Option<u64>) -> PyResult<Self> {
@@ -32,14 +33,14 @@ impl SetMemory {
         PyBytes::new(py, &self.0.to_bytes())
     }
 
-    /// Remembers `set`, or raises `SetRuleError` and remembers nothing.
+    /// Records `set`. If it breaks the rule, raises `SetRuleError` and records nothing.
     #[pyo3(signature = (set, exempt = Vec::new()))]
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
     fn admit(&mut self, set: Vec<Name>, exempt: Vec<Name>) -> PyResult<()> {
         self.0.admit(&set, &exempt).map_err(raise)
     }
 
-    /// Raises what `admit` of one of `sets`, one after the other, would.
+    /// Raises the error that `admit` would raise for `sets`, one after another. Records nothing.
     #[pyo3(signature = (sets, exempt = Vec::new()))]
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
     fn would_admit(&self, sets: Vec<Vec<Name>>, exempt: Vec<Name>) -> PyResult<()> {
@@ -54,13 +55,13 @@ impl SetMemory {
         self.0.largest_fitting(&wanted, &exempt)
     }
 
-    /// The largest minimum of the groups of `clients`; 0 where they are in none.
+    /// The largest minimum of the groups of `clients`; 0 if they are in no group.
     #[allow(clippy::needless_pass_by_value, reason = "what PyO3 extracts")]
     fn least(&self, clients: Vec<Name>) -> u64 {
         self.0.least(&clients)
     }
 
-    /// Clients that are in the same sets.
+    /// The groups of clients that are in the same sets.
     fn groups(&self) -> Vec<Vec<Name>> {
         self.0.groups()
     }

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from fedcipher._options import whole
-from fedcipher.codec import LEAST_BITS, MOST_BITS
+from fedcipher.codec import MAX_BITS, MIN_BITS
 from fedcipher.errors import ParameterError
 
 __all__ = ["LayerBits", "LayerClips", "bits_option", "clip_option", "one_bits_option", "tensor_names"]
 
 _V = TypeVar("_V", int, float)
 
-_BITS = whole(LEAST_BITS, MOST_BITS)
+_BITS = whole(MIN_BITS, MAX_BITS)
 # What people call a layer, and what Flax does; its numbers begin at 0.
 _KINDS = {"conv": "Conv", "fc": "Dense", "dense": "Dense", "bn": "BatchNorm", "embed": "Embed", "gru": "GRUCell"}
 

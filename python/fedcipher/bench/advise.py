@@ -145,7 +145,7 @@ def _case(name: str, federation: Federation) -> Case:
 
 
 def _grain(name: str, federation: Federation) -> int:
-    """`Scheme.grain`; raises `FedcipherError` where the scheme need not, or cannot, be measured."""
+    """`Scheme.values_per_ciphertext`; raises `FedcipherError` where the scheme need not, or cannot, be measured."""
     info = scheme_class(name).info
     if not info.hides:
         raise UnsupportedError("hides nothing; it is here to compare with")
@@ -153,7 +153,7 @@ def _grain(name: str, federation: Federation) -> int:
         raise UnsupportedError(f"broken by {info.broken_by}")
     if federation.threat == "quantum" and not info.post_quantum:
         raise UnsupportedError("not post-quantum")
-    return _case(name, federation).made().grain
+    return _case(name, federation).made().values_per_ciphertext
 
 
 def _predicted(

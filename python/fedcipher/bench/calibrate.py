@@ -1,8 +1,8 @@
 """Measures one scheme on growing updates for as long as there is time, in a process that can be ended.
 
-An update's cost grows by whole ciphertexts (`Scheme.grain`). Sizes are therefore one grain, two grains, and then more
-of them, so that the two largest sizes lie on the line that the cost follows; no size is a part of a grain but the one
-that was asked for.
+An update's cost grows by whole ciphertexts (`Scheme.values_per_ciphertext`). Sizes are therefore one
+grain, two grains, and then more of them, so that the two largest sizes lie on the line that the cost follows; no size
+is a part of a grain but the one that was asked for.
 """
 
 from __future__ import annotations
@@ -140,15 +140,17 @@ def _points(case: Case, seconds: float) -> Iterator[Point]:
     keys = case.keys(made)
     points: list[Point] = []
     number = 0
-    for values in sizes(case.values, made.grain):
+    for values in sizes(case.values, made.values_per_ciphertext):
         left = until - time.perf_counter()
         # One client, or as few as may be, where a scheme is slow, and while it is not known how slow.
         clients = least
         if points:
-            if _expected(points, values, clients, made.grain) > left or _settled(points, made.grain):
+            if _expected(points, values, clients, made.values_per_ciphertext) > left or _settled(
+                points, made.values_per_ciphertext
+            ):
                 return
             # All of them where a round costs little of the time that is left.
-            clients = most if _expected(points, values, most, made.grain) < left / 6 else clients
+            clients = most if _expected(points, values, most, made.values_per_ciphertext) < left / 6 else clients
         rng = np.random.default_rng(0)
         updates: list[list[Array]] = [[rng.normal(0, 0.2, values).astype(np.float32)] for _ in range(clients)]
         runs: list[Point] = []
@@ -192,7 +194,7 @@ def _least(runs: list[Point]) -> Point:
 def _round(made: Scheme, keys: KeySet, updates: list[list[Array]], number: int) -> Point:
     clocks = {term: _Clock() for term in TERMS}
     server = keys.server()
-    plan = made.plan(server, range(len(updates)))
+    plan = made.round_plan(server, range(len(updates)))
     frames: list[bytes] = []
     committee = made.committee
     prekeys = [] if committee is None else committee.prekeys(keys)
@@ -200,7 +202,7 @@ def _round(made: Scheme, keys: KeySet, updates: list[list[Array]], number: int) 
         encryptor = made.encryptor(keys.client(client))
         encryptor.take_prekeys(prekeys)
         with clocks["encrypt"]:
-            frames.append(encryptor.encrypt(update, round=number, plan=plan))
+            frames.append(encryptor.encrypt(update, round=number, round_plan=plan))
     with clocks["operate"]:
         aggregator = made.aggregator(server, round=number)
         for frame in frames:

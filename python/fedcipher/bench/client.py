@@ -95,7 +95,7 @@ def _run(
                         encryptor.take_prekeys(prekeys)
             for encryptor, update in zip(encryptors, updates, strict=True):
                 with sampler.phase("encrypt"):
-                    frame = encryptor.encrypt(update, round=number, plan=plan)
+                    frame = encryptor.encrypt(update, round=number, round_plan=plan)
                 # Clients work side by side elsewhere; here they would only disturb each other and the server.
                 with sampler.phase("send"):
                     connection.send("frame", frame)

@@ -106,7 +106,7 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
                 break
             if message.kind == "plan":
                 sampled = _number(message, "sampled", 1 << 20)
-                connection.send("plan", made.plan(key, range(int(sampled))))
+                connection.send("plan", made.round_plan(key, range(int(sampled))))
                 continue
             if message.kind == "frame":
                 if aggregator is None:

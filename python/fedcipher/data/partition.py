@@ -1,4 +1,4 @@
-"""Who holds which examples: IID, or label-skewed by a Dirichlet distribution."""
+"""Distributes examples over clients: evenly, or skewed by label with a Dirichlet distribution."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ __all__ = ["partition"]
 def partition(
     labels: NDArray[np.int32], clients: int, *, alpha: float | None = None, seed: int = 0
 ) -> list[NDArray[np.int64]]:
-    """Indices of each client's examples, disjoint and covering all.
+    """Return the indices of each client's examples. The lists are disjoint and cover all examples.
 
-    ``alpha=None`` deals them out evenly; otherwise each class is split by Dirichlet(alpha) (Hsu et al.
-    2019): small alpha, skewed clients. Every client gets at least one example.
+    ``alpha=None`` distributes examples evenly. Otherwise Dirichlet(alpha) splits each class (Hsu et al. 2019); a small
+    alpha gives skewed clients. Every client gets at least one example. Raises `ParameterError`.
     """
     if not 1 <= clients <= len(labels):
-        raise ParameterError(f"{len(labels)} examples cannot be dealt to {clients} clients")
+        raise ParameterError(
+            f"{len(labels)} examples cannot be divided among {clients} clients; give 1 to {len(labels)} clients"
+        )
     rng = np.random.default_rng(seed)
     if alpha is None or labels.ndim > 1:
         return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
     if not alpha > 0:
-        raise ParameterError(f"alpha={alpha} is not positive")
-    held: list[list[int]] = [[] for _ in range(clients)]
+        raise ParameterError(f"alpha={alpha} is not positive; give a number above 0, or None")
+    parts_of: list[list[int]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         cuts = (np.cumsum(rng.dirichlet(np.full(clients, alpha)))[:-1] * len(members)).astype(int)
         for client, part in enumerate(np.split(members, cuts)):
-            held[client].extend(part.tolist())
+            parts_of[client].extend(part.tolist())
     for client in range(clients):
-        if not held[client]:
-            richest = max(range(clients), key=lambda c: len(held[c]))
-            held[client].append(held[richest].pop())
-    return [np.sort(np.asarray(part, np.int64)) for part in held]
+        if not parts_of[client]:
+            richest = max(range(clients), key=lambda c: len(parts_of[c]))
+            parts_of[client].append(parts_of[richest].pop())
+    return [np.sort(np.asarray(part, np.int64)) for part in parts_of]

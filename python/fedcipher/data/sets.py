@@ -1,4 +1,4 @@
-"""Data sets: digits (bundled with scikit-learn), folders of files, or `flwr-datasets`."""
+"""Loads data sets: digits (bundled with scikit-learn), folders of files, or `flwr-datasets`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ DATASETS = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "femnist"
 _HUB = {"mnist": "ylecun/mnist", "fashion-mnist": "zalando-datasets/fashion_mnist", "cifar10": "uoft-cs/cifar10"}
 _SEQUENCE = 64
 _CLASSES = {"cifar100": 100, "femnist": 62}
-_USUAL_CLASSES = 10
+_DEFAULT_CLASSES = 10
 _SHAPES = {"mnist": (28, 28, 1), "fashion-mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
-# Symbols of the text there must be for one sequence in each part.
-_LEAST_TEXT = 20 * _SEQUENCE
+# Fewest symbols of a text, so that each part has a sequence.
+_MIN_TEXT = 20 * _SEQUENCE
 _TEST_FRACTION = 0.2
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Arrays ready for training.
+    """A data set as arrays for training.
 
     ``train_x``, ``test_x``: float32 images (n, height, width, channels) in [0, 1], or int32 token
     sequences (n, length). ``train_y``, ``test_y``: int32 labels (n,), or next tokens (n, length).
@@ -45,7 +45,10 @@ class Dataset:
 
 @lru_cache(maxsize=2)
 def load(name: str, data_dir: str | None = None) -> Dataset:
-    """Load a data set; with ``data_dir`` from its files, else bundled or through `flwr-datasets`."""
+    """Load a data set: from the files in ``data_dir``, or without it bundled or through `flwr-datasets`.
+
+    Raises `ParameterError`, `DependencyError`.
+    """
     if name not in DATASETS:
         raise ParameterError(f"dataset {name!r} is not one of {', '.join(DATASETS)}")
     if name == "digits":
@@ -73,12 +76,12 @@ def _labelled(
     train: tuple[NDArray[Any], NDArray[np.int32]],
     test: tuple[NDArray[Any], NDArray[np.int32]],
 ) -> Dataset:
-    """A data set whose labels are those it may have. Raises `ParameterError`."""
-    classes = _CLASSES.get(name, _USUAL_CLASSES)
+    """Make a data set after a check of the labels' range. Raises `ParameterError`."""
+    classes = _CLASSES.get(name, _DEFAULT_CLASSES)
     for stem, (_, y) in (("training", train), ("test", test)):
         if len(y) == 0 or y.min() < 0 or y.max() >= classes:
             found = f"labels from {y.min()} to {y.max()}" if len(y) else "nothing"
-            raise ParameterError(f"{folder}: {found} in the {stem} labels, where {name} has 0 to {classes - 1}")
+            raise ParameterError(f"{folder}: {found} in the {stem} labels; {name} has 0 to {classes - 1}")
     return Dataset(name, *train, *test, classes)
 
 
@@ -103,8 +106,8 @@ def _images(name: str, folder: Path) -> Dataset:
         shape = _SHAPES[name]
         if x.ndim == 0 or x.shape[1:] not in (shape, shape[:2] if shape[2] == 1 else shape):
             raise ParameterError(
-                f"{folder}: the {stem} images are of shape {x.shape[1:]}, those of {name} are of {shape}; name the "
-                "folder, or the data set, that is meant"
+                f"{folder}: the {stem} images have shape {x.shape[1:]}, and {name} has {shape}; name another folder or "
+                "data set"
             )
         if y.ndim != 1 or len(x) != len(y):
             raise ParameterError(f"{folder}: {len(x)} {stem} images but labels of shape {y.shape}")
@@ -120,9 +123,9 @@ def _text(folder: Path) -> Dataset:
     try:
         text = read_text(path, MAX_DATA_SET, follow=True)
     except UnicodeDecodeError as error:
-        raise ParameterError(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}") from error
-    if len(text) <= _LEAST_TEXT:
-        raise ParameterError(f"{path} holds {len(text)} characters; more than {_LEAST_TEXT} are needed")
+        raise ParameterError(f"{path} is not a text in UTF-8: {error.reason} at byte {error.start}") from error
+    if len(text) <= _MIN_TEXT:
+        raise ParameterError(f"{path} holds {len(text)} characters; name a text of more than {_MIN_TEXT}")
     symbols = sorted(set(text))
     codes = {symbol: code for code, symbol in enumerate(symbols)}
     tokens = np.array([codes[symbol] for symbol in text], np.int32)

@@ -64,8 +64,8 @@ class Authority(ServerKeys):
         self._refresh()
         return self._revoked
 
-    def settle(self, epoch: int) -> None:
+    def finish_epoch(self, epoch: int) -> None:
         try:
-            self._client.settle(epoch)
+            self._client.finish_epoch(epoch)
         except (EngineUnavailableError, StalledError) as error:
             _log.warning("epochs before %s stay open for now: %s", epoch, error)

@@ -104,18 +104,20 @@ class _Remote:
         arrays: list[NDArray[np.float32]],
         round: int,
         weight: int,
-        plan: bytes,
+        round_plan: bytes,
         model: bytes,
         memory: bytes,
-        bound: bytes,
+        associated_data: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]:
-        made = self._client.encrypt(layout, arrays, self._epoch, round, weight, plan, model, memory, bound, stochastic)
+        made = self._client.encrypt(
+            layout, arrays, self._epoch, round, weight, round_plan, model, memory, associated_data, stochastic
+        )
         frame, clipped, self._setup_bytes, encode_seconds, _ = made
         return frame, [clipped], encode_seconds
 
-    def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None:
-        self._client.precompute(self._epoch, round, layout, plan)
+    def precompute(self, round: int, layout: _native.Layout, round_plan: bytes) -> None:
+        self._client.precompute(self._epoch, round, layout, round_plan)
 
     def take_prekeys(self, frames: list[bytes]) -> list[str]:
         # Engines that know no prekeys are none of a committee's.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fedcipher.codec import LEAST_BITS, MOST_BITS
+from fedcipher.codec import MAX_BITS, MIN_BITS
 from fedcipher.errors import RoundError
 from fedcipher.federation.messages import Config
 
@@ -28,7 +28,7 @@ class RoundSettings:
 
     ``charter`` is the digest of the run's charter. ``document`` is the charter itself, for a client that may lack it,
     and ``signature`` is its coordinator's, if there is one. ``round`` is the number that the key's ledgers count, and
-    ``index`` is the run's own round, from 1. ``plan`` is the result of `Scheme.plan`. The message's chain has ``steps``
+    ``index`` is the run's own round, from 1. ``plan`` is the result of `Scheme.round_plan`. The message's chain has ``steps``
     steps, and ``last`` is the digest of the last one. ``indices`` are the rounds of the steps in the message. ``bits``
     is the number of bits of a value in this round, if the codec leaves a choice; else 0. ``prekeys`` are the prekeys of
     the committee's members, each with the member's signature.
@@ -72,7 +72,7 @@ class RoundSettings:
             plan=_typed(record, "plan", bytes) if "plan" in record else b"",
             last=_typed(record, "last", bytes) if "last" in record else b"",
             indices=_typed(record, "indices", list) if "indices" in record else [],
-            bits=_number(record, "bits", LEAST_BITS, MOST_BITS) if "bits" in record else 0,
+            bits=_number(record, "bits", MIN_BITS, MAX_BITS) if "bits" in record else 0,
             prekeys=prekeys_of(record),
         )
         if len(made.charter) != _DIGEST or len(made.last) not in (0, _DIGEST):

@@ -1,4 +1,4 @@
-"""Where the aggregator's keys come from: a file, or the authority and its epochs."""
+"""Sources of the aggregator's keys: a key file, or a key authority with its epochs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _AUTHORITY = "authority://"
 
 
 class ServerKeys(ABC):
-    """The aggregator's keys over time."""
+    """The aggregator's keys in successive key epochs."""
 
     scheme: Scheme
     examples_per_weight: float = 0.0
-    """How many training examples make one unit of weight; 0: all clients weigh the same."""
+    """Training examples for one unit of weight; 0 if all clients have the same weight."""
     folder: Path | None = None
-    """Where key files are, if they are in files."""
+    """The folder of the key files; None for keys without files."""
 
     @abstractmethod
     def current(self) -> _native.ServerKey:
         """The key for the next round."""
 
     def revoked(self) -> frozenset[int]:
-        """Client ids whose ciphertexts are refused."""
+        """Ids of revoked clients, whose ciphertexts the server refuses."""
         return frozenset()
 
-    def settle(self, epoch: int) -> None:
-        """A round under ``epoch`` is done: no client needs an older epoch."""
+    def finish_epoch(self, epoch: int) -> None:
+        """Report that a round under ``epoch`` is finished, so that no client needs an older epoch."""
 
 
 class FileKeys(ServerKeys):
-    """One epoch, from ``server.key`` or its folder; `fedcipher.keys.store.locate` says what path may be."""
+    """The key of one epoch, from ``server.key`` or its folder. `fedcipher.keys.store.locate` resolves ``path``."""
 
     def __init__(self, path: str | Path) -> None:
         path = locate(path)
@@ -52,20 +52,22 @@ class FileKeys(ServerKeys):
 
 
 def server_keys(keys: str | Path | ServerKeys) -> ServerKeys:
-    """The aggregator's keys: as they are, in a file, or ``authority://HOST:PORT/FOLDER``'s.
+    """Load the aggregator's keys from a path or from ``authority://HOST:PORT/FOLDER``; return `ServerKeys` unchanged.
 
-    The folder is that of ``fedcipher authority enrol NAME --role server``, from the root on. Raises `KeyFormatError`,
-    `ParameterError`, and what `fedcipher.engine.Authority` raises.
+    FOLDER is the absolute path of the folder that ``fedcipher authority enrol NAME --role server`` has made. Raises
+    `KeyFormatError`, `ParameterError`, and the errors of `fedcipher.engine.Authority`.
     """
     if isinstance(keys, ServerKeys):
         return keys
-    # A URL is no path: two of its slashes would be one.
+    # A Path would join the two slashes of the URL.
     if not isinstance(keys, str) or not keys.startswith(_AUTHORITY):
         return FileKeys(as_path(keys, "keys"))
-    # The engine's package is built upon this one.
+    # A cyclic import: the engine's package imports this one.
     from fedcipher.engine import Authority
 
     where = urlsplit(as_text(keys, "keys"))
     if not where.netloc or len(where.path) < 2 or where.query or where.fragment:
-        raise ParameterError(f"keys {keys!r}: an authority is {_AUTHORITY}HOST:PORT/FOLDER, of its credentials")
+        raise ParameterError(
+            f"keys {keys!r}: an authority is {_AUTHORITY}HOST:PORT/FOLDER, where FOLDER has the server's credentials"
+        )
     return Authority(where.netloc, unquote(where.path))

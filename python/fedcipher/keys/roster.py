@@ -1,8 +1,8 @@
-"""Files of parties that share no key: each makes its identity, somebody makes the roster, each joins it.
+"""Files of parties that share no key: each party makes an identity, one maker makes the roster, each party joins it.
 
-An identity is a secret of its party alone. What a party gives away is its card. The roster is the server's key file:
-public, and the same for everybody, which the fingerprint shows. Who joins it accepts the list of its parties, and gets
-the party's key file and a signature for the others.
+An identity is secret to its party. The party gives its card to the maker of the roster. The roster is the server's key
+file. It is public and the same for all parties; its fingerprint shows this. A party that joins accepts the list of
+parties. It gets its key file and a signature for the other parties.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ __all__ = [
 ]
 
 _DIGITS = 64
-"""Of a fingerprint: with 256 bits, nobody finds two rosters, or keys, of one."""
+"""Hexadecimal digits of a fingerprint. With 256 bits it is infeasible to find two rosters, or keys, of one fingerprint.
+"""
 _GROUP = 4
 
 
@@ -66,13 +67,13 @@ def _grouped(digest: bytes) -> str:
 
 
 def fingerprint_of(verify: bytes, sealing: bytes) -> str:
-    """Of a party's public keys, for people to compare."""
+    """The fingerprint of a party's public keys, for people to compare."""
     return _grouped(sha256(b"fedcipher card 1\0" + verify + sealing).digest())
 
 
 @dataclass(frozen=True)
 class ListedParty:
-    """A party as a roster has it."""
+    """A party's entry in a roster."""
 
     number: int
     name: str
@@ -80,94 +81,96 @@ class ListedParty:
     member: bool
     reader: bool
     keys: str
-    """Their fingerprint."""
+    """The fingerprint of the party's public keys."""
 
     @property
     def roles(self) -> str:
-        """In words."""
+        """The party's roles as text."""
         return ", ".join(role for role in ("client", "member", "reader") if getattr(self, role))
 
 
 @dataclass(frozen=True)
 class Listed:
-    """Who is in a roster, for a person to look at."""
+    """The contents of a roster, for a person to check."""
 
     parties: tuple[ListedParty, ...]
     digest: bytes
-    """What a party signs that joins."""
+    """The digest that each joining party signs."""
     problems: tuple[str, ...]
-    """What is wrong with it; nobody joins where something is."""
+    """Faults of the roster. A party refuses to join a roster with faults."""
     signing: dict[int, bytes]
-    """By number, what a party's signatures are checked with."""
+    """The public key for signatures of each party, by the party's number."""
     corrupt_clients: int
     """Most clients that may lie."""
     joined: frozenset[int] | None = field(default=None, compare=False)
-    """Who has joined it, as far as this party's key knows; None where it needs no signatures, and in a server's key."""
+    """Numbers of the parties whose signatures this party's key holds. None in a key that needs no signatures, and in
+    a server's key."""
 
     @property
     def fingerprint(self) -> str:
-        """Of all: parties, keys, parameters of the scheme, epoch."""
+        """The fingerprint of everything in the roster: parties, keys, parameters of the scheme, epoch."""
         return _grouped(self.digest)
 
     def lacking(self, joined: Collection[int]) -> str:
-        """Who must join it yet, where ``joined`` have, before anybody encrypts; empty where these are enough.
+        """Describe which parties, besides ``joined``, must join before any party encrypts; empty if none.
 
-        As the core counts (``oneshot/joined.rs``).
+        The core applies the same rule (``oneshot/joined.rs``).
         """
         away = [party for party in self.parties if party.number not in joined]
         clients = sum(party.client for party in self.parties)
         have, needed = clients - sum(party.client for party in away), (clients + self.corrupt_clients) // 2 + 1
         names = [quoted(party.name, MAX_NAME) for party in away if party.member]
-        said = [f"members {', '.join(names)}"] if names else []
-        return "; ".join([*said, f"{needed - have} more clients"] if have < needed else said)
+        parts = [f"members {', '.join(names)}"] if names else []
+        return "; ".join([*parts, f"{needed - have} more clients"] if have < needed else parts)
 
     def lines(self) -> list[str]:
-        """All of it, as it is printed."""
+        """The lines that commands print about the roster."""
         clients, members, readers = (sum(getattr(p, r) for p in self.parties) for r in ("client", "member", "reader"))
-        said = [f"{len(self.parties)} parties: {clients} clients, {members} members, {readers} readers"]
-        said += [
+        lines = [f"{len(self.parties)} parties: {clients} clients, {members} members, {readers} readers"]
+        lines += [
             f"{party.number}: {quoted(party.name, MAX_NAME)} ({party.roles}), keys {party.keys}"
             for party in self.parties
         ]
-        return [*said, f"fingerprint {self.fingerprint}"]
+        return [*lines, f"fingerprint {self.fingerprint}"]
 
     def expect(self, fingerprint: str) -> None:
-        """Raise `WrongRosterError` where it has another fingerprint. All 64 digits count; separators do not."""
+        """Raise `WrongRosterError` if the roster has another fingerprint. All 64 digits count, separators do not."""
         digits = "".join(c for c in fingerprint.lower() if c not in "-: ")
         if len(digits) != _DIGITS or not set(digits) <= set("0123456789abcdef"):
-            raise ParameterError(f"{quoted(fingerprint, MAX_NAME)!r} is no fingerprint: give all {_DIGITS} digits")
+            raise ParameterError(f"{quoted(fingerprint, MAX_NAME)!r} is not a fingerprint: give all {_DIGITS} digits")
         if bytes.fromhex(digits) != self.digest:
             raise WrongRosterError(
-                f"this roster's fingerprint is {self.fingerprint} and not {_grouped(bytes.fromhex(digits))}: do not "
-                "join it, and ask the others which roster they have"
+                f"this roster's fingerprint is {self.fingerprint}, not {_grouped(bytes.fromhex(digits))}: do not "
+                "join this roster, and ask the other parties which roster they have"
             )
 
 
 def expected(fingerprint: str) -> Callable[[Listed], None]:
-    """For `join`: accepts the roster of this fingerprint only."""
+    """Make a check for `join` that accepts only the roster of this fingerprint."""
     return lambda listed: listed.expect(fingerprint)
 
 
 def _is_name(name: str) -> bool:
-    """One that others can be shown."""
+    """Whether ``name`` is printable and short enough to show."""
     return name.isprintable() and 0 < len(name) <= MAX_NAME
 
 
 def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
-    """Fresh keys of the party ``name``: ``NAME.identity``, a secret, and ``NAME.card``, for whoever makes the roster.
+    """Make new keys for the party ``name``, and return the paths of two files in ``folder``.
 
-    Raises `KeyFormatError` where one of the files exists, or cannot be written.
+    ``NAME.identity`` is secret; ``NAME.card`` is for the maker of the roster. Raises `ParameterError` for an unusable
+    name, and `KeyFormatError` if one of the files exists or cannot be written.
     """
     if Path(name).name != name or name in ("", ".", "..") or not _is_name(name):
         raise ParameterError(
-            f"{quoted(name, MAX_NAME)!r} is no name for a party: no more than {MAX_NAME} characters, no folder "
-            "separators or line ends, please"
+            f"{quoted(name, MAX_NAME)!r} is not a name for a party: give at most {MAX_NAME} characters, without folder "
+            "separators or line ends"
         )
     folder = Path(folder)
     secret, card = folder / f"{name}.identity", folder / f"{name}.card"
     identity = _native.Identity.generate()
     verify, sealing = identity.public()
-    said = {
+    content = {
         "fedcipher": VERSION,
         "role": "card",
         "name": name,
@@ -178,49 +181,54 @@ def new_identity(name: str, folder: str | Path) -> tuple[Path, Path]:
     try:
         make_private_folder(folder)
         write_new(secret, head + b"\n" + identity.to_bytes(), 0o600)
-        write_new(card, json.dumps(said, indent=1).encode() + b"\n", 0o644)
+        write_new(card, json.dumps(content, indent=1).encode() + b"\n", 0o644)
     except FileExistsError as error:
-        raise KeyFormatError(f"{error.filename} exists; an identity is made once, so choose another name") from None
+        raise KeyFormatError(f"{error.filename} exists and is never overwritten; choose another name") from None
     except OSError as error:
         raise KeyFormatError(f"cannot write an identity to {refusal(error, folder)}") from error
     return secret, card
 
 
 def read_card(path: str | Path) -> tuple[str, bytes, bytes]:
-    """Name and public keys on a card. Raises `KeyFormatError`."""
+    """Read (name, public signing key, public encryption key) from a card. Raises `KeyFormatError`."""
     path = Path(path)
     try:
-        said: dict[str, Any] = read_json(path, MAX_CARD, follow=True)
-        name = said["name"]
-        if said["fedcipher"] != VERSION or said["role"] != "card" or not (isinstance(name, str) and _is_name(name)):
+        content: dict[str, Any] = read_json(path, MAX_CARD, follow=True)
+        name = content["name"]
+        if (
+            content["fedcipher"] != VERSION
+            or content["role"] != "card"
+            or not (isinstance(name, str) and _is_name(name))
+        ):
             raise KeyError("role")
-        verify, sealing = (base64.b64decode(said[part], validate=True) for part in ("verify", "sealing"))
+        verify, sealing = (base64.b64decode(content[part], validate=True) for part in ("verify", "sealing"))
         return name, verify, sealing
     except OSError as error:
         raise KeyFormatError(f"cannot read card {refusal(error, path)}") from error
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise KeyFormatError(
-            f"{path} is no card of this version: `fedcipher identity NAME` makes NAME.card; NAME.identity stays secret"
+            f"{path} is not a card of this version: `fedcipher identity NAME` makes NAME.card; keep NAME.identity "
+            "secret"
         ) from error
 
 
 def coordinator_of(card: str | Path) -> str:
-    """The key that a charter's signature by this card's party is checked with, as base64. Raises `KeyFormatError`."""
+    """The public key, as base64, that checks the card holder's signatures on charters. Raises `KeyFormatError`."""
     return base64.b64encode(read_card(card)[1]).decode()
 
 
 def read_joined(path: str | Path) -> tuple[int, bytes, bytes]:
-    """Who has joined a roster, by a file that `join` made: number, the roster's digest, signature.
+    """Read (party's number, roster's digest, signature) from a file that `join` has made.
 
-    Raises `KeyFormatError`. Whether the signature holds, `add_joined` and `who_joined` say.
+    Does not check the signature; `add_joined` and `who_joined` do. Raises `KeyFormatError`.
     """
     path = Path(path)
     try:
-        said: dict[str, Any] = read_json(path, MAX_CARD, follow=True)
-        number, digest = said["party"], bytes.fromhex(said["roster"].replace("-", ""))
-        if said["fedcipher"] != VERSION or said["role"] != "joined" or type(number) is not int or number < 0:
+        content: dict[str, Any] = read_json(path, MAX_CARD, follow=True)
+        number, digest = content["party"], bytes.fromhex(content["roster"].replace("-", ""))
+        if content["fedcipher"] != VERSION or content["role"] != "joined" or type(number) is not int or number < 0:
             raise KeyError("role")
-        signature = base64.b64decode(said["signature"], validate=True)
+        signature = base64.b64decode(content["signature"], validate=True)
         if (len(digest), len(signature)) != (_DIGITS // 2, SIGNATURE_BYTES) or number >= 1 << 32:
             raise ValueError("lengths")
         return number, digest, signature
@@ -228,34 +236,34 @@ def read_joined(path: str | Path) -> tuple[int, bytes, bytes]:
         raise KeyFormatError(f"cannot read {refusal(error, path)}") from error
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
         raise KeyFormatError(
-            f"{path} says of nobody that they have joined: `fedcipher join` makes NAME.joined"
+            f"{path} is not a proof that a party has joined: `fedcipher join` makes NAME.joined"
         ) from error
 
 
 def who_joined(listed: Listed, files: Iterable[str | Path]) -> list[tuple[int, bytes]]:
-    """Number and signature of each party whose file this is, of this roster, under a signature that holds.
+    """Read and check the files of parties that have joined this roster. Returns (number, signature) for each.
 
-    Raises `KeyFormatError`, and `WrongRosterError` for a file of another roster, `SignatureError` for a false one.
+    Raises `KeyFormatError`, `WrongRosterError` for a file of another roster, `SignatureError` for a false signature.
     """
     found: list[tuple[int, bytes]] = []
     for path in files:
         number, digest, signature = read_joined(path)
         if digest != listed.digest:
             raise WrongRosterError(
-                f"{path} is of the roster {_grouped(digest)}, and this one is {listed.fingerprint}: whoever made both "
-                "has told you apart, or a file is old; ask its party which roster it has"
+                f"{path} is for the roster {_grouped(digest)}, and this roster is {listed.fingerprint}: either the "
+                "file is old, or the maker gave you two different rosters; ask the party which roster it has"
             )
         key = listed.signing.get(number)
         if key is None or not _native.roster_signature_holds(key, digest, signature):
-            raise SignatureError(f"{path} does not bear the signature of party {number}; ask that party for its file")
+            raise SignatureError(f"{path} has no valid signature of party {number}; ask that party for its file")
         found.append((number, signature))
     return found
 
 
 def add_joined(key_file: str | Path, files: Iterable[str | Path]) -> Listed:
-    """Put into a party's key file who else has joined, as `who_joined` finds; and its roster, with all who have.
+    """Add the signatures in ``files`` to a party's key file, and return its roster with all parties that have joined.
 
-    Raises as `look` and `who_joined`. Nothing is written where one file is refused.
+    Writes nothing if one file is refused. Raises the errors of `look` and `who_joined`.
     """
     try:
         path = resolved(key_file)
@@ -277,10 +285,12 @@ def make(
     epoch: int = 1,
     examples_per_weight: float = 0.0,
 ) -> tuple[Path, Listed]:
-    """The roster of these parties, numbered by name, as the server's key file ``out``; and who is in it.
+    """Make a roster of the parties on ``cards``, and write it as the server's key file ``out``.
 
-    ``members`` names the committee, ``no_updates`` the parties that send none, ``no_decrypt`` those that open no sums.
-    Raises `ParameterError`, `KeyFormatError`, and `UnsupportedError` where the scheme has no roster.
+    Parties are numbered in the order of their names. ``members`` names the committee, ``no_updates`` the parties that
+    send no updates, ``no_decrypt`` the parties that open no sums. ``examples_per_weight`` is as in
+    `fedcipher.keys.save`. Returns the path and the contents. Raises `ParameterError`, also if the scheme has no roster,
+    and `KeyFormatError`.
     """
     members, no_updates, no_decrypt = set(members), set(no_updates), set(no_decrypt)
     read = sorted(read_card(path) for path in cards)
@@ -297,27 +307,29 @@ def make(
     key = _committee_of(scheme).roster_key(listed, epoch=epoch)
     shown = _listed(scheme, listed, key)
     if shown.problems:
-        raise ParameterError(f"nobody would join this roster: {'; '.join(shown.problems)}")
+        raise ParameterError(f"parties would refuse this roster: {'; '.join(shown.problems)}")
     return save_server(key, scheme, out, examples_per_weight=examples_per_weight), shown
 
 
 def read_identity(path: str | Path) -> _native.Identity:
-    """A party's own keys. Raises `KeyFormatError`: also where other users may read the file, or replace it."""
+    """Read a party's own keys. Raises `KeyFormatError`, also if other users may read or replace the file."""
     path = Path(path)
     try:
         head, _, secret = _native.read_key_file(path).partition(b"\n")
-        said: dict[str, Any] = parse_json(head)
-        if said["fedcipher"] != VERSION or said["role"] != "identity":
+        content: dict[str, Any] = parse_json(head)
+        if content["fedcipher"] != VERSION or content["role"] != "identity":
             raise KeyError("role")
         return _native.Identity.from_bytes(secret)
     except (ValueError, KeyError, TypeError) as error:
-        raise KeyFormatError(f"{path} is no identity of this version; `fedcipher identity NAME` makes one") from error
+        raise KeyFormatError(
+            f"{path} is not an identity of this version; `fedcipher identity NAME` makes one"
+        ) from error
 
 
 def look(path: str | Path) -> Listed:
-    """Who is in the roster of a server's or a party's key file, and what is wrong with it.
+    """Read the roster in a server's or a party's key file, and list its parties and faults.
 
-    Raises `KeyFormatError` where it holds no roster, or not the one that it names.
+    Raises `KeyFormatError` if the file holds no roster, or another roster than it names.
     """
     if role_of(path) == "client":
         scheme, key = load_client(path)
@@ -328,12 +340,12 @@ def look(path: str | Path) -> Listed:
 
 
 def _roster_in(path: str | Path) -> tuple[Scheme, _native.Roster, _native.ServerKey]:
-    """Of a server's key file."""
+    """(scheme, roster, key) of a server's key file."""
     scheme, server = load_server(path)
     try:
         return scheme, _committee_of(scheme).roster_in(server), server
     except FedcipherError as error:
-        raise KeyFormatError(f"{path} holds no roster: {error}; take it again") from error
+        raise KeyFormatError(f"{path} holds no roster: {error}; get the file from its maker again") from error
 
 
 def _listed(made_by: Scheme, listed: _native.Roster, key: _native.ServerKey | _native.ClientKey) -> Listed:
@@ -351,7 +363,7 @@ def _listed(made_by: Scheme, listed: _native.Roster, key: _native.ServerKey | _n
 
 
 def _problems(made_by: Scheme, listed: _native.Roster) -> Iterable[str]:
-    """Beyond what the core refuses: two parties of one number, name or key, and committees of another size."""
+    """Faults beyond those that the core refuses (equal numbers, names or keys, or a committee of another size)."""
     try:
         listed.check_keys()
     except FedcipherError as error:
@@ -359,14 +371,14 @@ def _problems(made_by: Scheme, listed: _native.Roster) -> Iterable[str]:
     names = [name for _, name, _ in listed.parties()]
     for name in names:
         if not _is_name(name) or name != name.strip():
-            yield f"{quoted(name, MAX_NAME)!r} is no name that people can tell"
+            yield f"{quoted(name, MAX_NAME)!r} is not a name that people can read unambiguously"
     alike = Counter(unicodedata.normalize("NFKC", name).casefold() for name in names)
     for name in names:
         if alike[unicodedata.normalize("NFKC", name).casefold()] > 1:
-            yield f"another party is called nearly as {quoted(name, MAX_NAME)!r}"
+            yield f"another party's name looks like {quoted(name, MAX_NAME)!r}"
     clients, least = sum(client for _, _, (client, _, _) in listed.parties()), made_by.min_contributions
     if clients < least:
-        yield f"it has {clients} clients and a sum needs {least}"
+        yield f"the roster has {clients} clients, and a sum needs {least}"
 
 
 def join(
@@ -378,34 +390,35 @@ def join(
     coordinator: str = "",
     trusts_maker: bool = False,
 ) -> tuple[Path, Path | None, str]:
-    """The key file ``out`` of the party that ``identity`` is, what it gives to the others, and its name.
+    """Join a roster as the party of ``identity``. Returns (key file ``out``, signature file, party's name).
 
-    The second is ``NAME.joined`` beside the key file, as ``NAME.identity`` is called: a signature of the roster. The
-    party encrypts when it has enough of these (`add_joined`). With ``trusts_maker``, as in a simulation, it needs none
-    and makes none.
+    The signature file is ``NAME.joined`` beside the key file, where NAME is the stem of ``identity``. It is for the
+    other parties. A party encrypts once it has enough signatures (`add_joined`). With ``trusts_maker``, as in a
+    simulation, a party needs no signatures and makes none; the signature file is then None.
 
-    ``accept`` is called with the roster before anything is written, and raises an error where the roster is not to be
-    joined: `expected`, or a person who looks. ``coordinator`` is `coordinator_of` its card. Raises `KeyFormatError`,
-    `WrongRosterError` where something is wrong with the roster, and `ParameterError` where it does not have the
-    identity.
+    ``accept`` is called with the roster before anything is written. It raises an error to refuse the roster, after a
+    comparison (`expected`) or because a person decides. ``coordinator`` is the result of `coordinator_of`.
+
+    Raises `KeyFormatError`, `WrongRosterError` for a roster with faults, and `ParameterError` if the identity is not in
+    the roster.
     """
     own = read_identity(identity)
     made_by, listed, server = _roster_in(roster_file)
     committee = _committee_of(made_by)
     if committee.roster_key(listed, epoch=server.epoch).params != server.params:
         raise WrongRosterError(
-            f"an earlier version of Fedcipher has made the roster {roster_file}: parties that have joined it go on. "
-            "Whoever joins now needs a roster that this version has made"
+            f"an earlier version of Fedcipher made the roster {roster_file}: parties that joined it can continue. To "
+            "join now, ask for a roster made by this version"
         )
     shown = _listed(made_by, listed, server)
     accept(shown)
     if shown.problems:
-        raise WrongRosterError(f"this roster is not to be joined: {'; '.join(shown.problems)}")
+        raise WrongRosterError(f"do not join this roster: {'; '.join(shown.problems)}")
     key = committee.join(listed, own, epoch=server.epoch)
     name = next(party.name for party in shown.parties if party.number == key.client)
     if trusts_maker:
         return save_client(key, made_by, out, coordinator=coordinator), None, name
-    said = {
+    content = {
         "fedcipher": VERSION,
         "role": "joined",
         "party": key.client,
@@ -413,16 +426,16 @@ def join(
         "signature": base64.b64encode(own.sign_roster(shown.digest)).decode(),
     }
     path = save_client(committee.with_joined(key, []), made_by, out, coordinator=coordinator)
-    # Not the roster's name for the party: whoever made the roster chose it, and it could name a folder.
+    # Do not use the party's name in the roster: the maker chose it, and it could be a path.
     signed = path.with_name(f"{Path(identity).stem}.joined")
     try:
-        write_new(signed, json.dumps(said, indent=1).encode() + b"\n", 0o644)
+        write_new(signed, json.dumps(content, indent=1).encode() + b"\n", 0o644)
     except OSError as error:
         path.unlink()
         if isinstance(error, FileExistsError):
             raise KeyFormatError(
-                f"{signed} exists: this identity has joined a roster already. Whoever signs two helps their maker to "
-                "split the others; move the file away where the other roster is no longer used"
+                f"{signed} exists: this identity has already joined a roster. Signatures on two rosters help their "
+                "maker to split the parties; move the file away if the other roster is no longer used"
             ) from None
         raise KeyFormatError(f"cannot write {refusal(error, signed)}") from error
     return path, signed, name

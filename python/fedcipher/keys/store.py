@@ -1,6 +1,6 @@
-"""One file a party: a line of JSON (scheme, parameters, codec), then that party's key as bytes.
+"""Key files: one for each party, with a line of JSON (scheme, parameters, codec) and then the key's bytes.
 
-Client files hold a secret and are created readable by their owner only.
+Client files hold a secret. They are created readable by their owner only.
 """
 
 from __future__ import annotations
@@ -48,46 +48,46 @@ __all__ = [
 
 _log = quoting_log("fedcipher")
 VERSION = 1
-"""Of key files."""
+"""The version of the format of key files."""
 _SERVER_FILE = "server.key"
-_SHOWN = 5
-"""Key files that are named where one is not found."""
+_MAX_SUGGESTED = 5
+"""Most existing key files that an error about a missing file names."""
 _WEIGHTING, _COORDINATOR = "examples_per_weight", "coordinator"
 
 
 def locate(name: str | Path) -> Path:
-    """The key folder or file that an app's settings mean: an absolute path, or a name given to ``keygen --name``.
+    """Resolve an app's key setting: an absolute path, or a name created by ``keygen --name``.
 
-    Flower runs an app in a folder of its own choice, where a relative path finds nothing, or another app's keys; so
-    `KeyFormatError` for one.
+    Raises `KeyFormatError` for other relative paths. Flower runs an app in a folder of its own choice, where a relative
+    path would find nothing, or the keys of another app.
     """
     try:
         path = as_path(name, "keys").expanduser()
     except RuntimeError as error:
-        raise KeyFormatError(f"keys are asked for as {str(name)!r}: {error}; give an absolute path") from error
+        raise KeyFormatError(f"keys {str(name)!r}: {error}; give an absolute path") from error
     if path.is_absolute():
         return path
     named = named_folder(str(name)) if len(path.parts) == 1 else None
     if named is not None and named.is_dir():
         return named
-    looked = f", and {named} does not exist" if named else ""
+    absent = f", and {named} does not exist" if named else ""
     raise KeyFormatError(
-        f"keys are asked for as {str(name)!r}: Flower runs apps in a folder of its own, so a relative path means "
-        f"nothing there{looked}. Give an absolute path, or make the keys with `fedcipher keygen --name NAME`"
+        f"keys {str(name)!r}: Flower runs apps in another folder, so a relative path cannot be resolved{absent}. Give "
+        "an absolute path, or make the keys with `fedcipher keygen --name NAME`"
     )
 
 
 def home() -> Path:
-    """``FEDCIPHER_HOME``, or ``~/.fedcipher``: where what has a name is, whatever folder an app runs in.
+    """The folder of named keys and runs: ``FEDCIPHER_HOME``, or ``~/.fedcipher``.
 
-    Raises `ParameterError` where this user has no home folder.
+    It does not depend on the folder that an app runs in. Raises `ParameterError` if this user has no home folder.
     """
     chosen = os.environ.get("FEDCIPHER_HOME")
     return Path(chosen).absolute() if chosen else user_home("FEDCIPHER_HOME") / ".fedcipher"
 
 
 def locate_run(given: str | Path) -> Path:
-    """A run's folder, or its name as an app has it, or the last run of a training's folder."""
+    """Resolve a run: the run's folder, the name of a run in `home`, or a training's folder (its last run)."""
     given = as_path(given, "run")
     if not given.exists() and len(given.parts) == 1:
         return home() / "runs" / given
@@ -100,14 +100,14 @@ def locate_run(given: str | Path) -> Path:
 
 
 def named_folder(name: str) -> Path:
-    """Where ``keygen --name`` puts keys: ``keys/NAME`` in `home`."""
+    """The folder of ``keygen --name NAME``: ``keys/NAME`` in `home`. Raises `KeyFormatError`, `ParameterError`."""
     if as_path(name, "name").name != name or name in ("", ".", ".."):
-        raise KeyFormatError(f"{name!r} is no name for keys: no folder separators, please")
+        raise KeyFormatError(f"{name!r} is not a name for keys: give a name without folder separators")
     return home() / "keys" / name
 
 
 def client_file(folder: str | Path, client: int) -> Path:
-    """Where `save` puts the key of ``client``."""
+    """The path at which `save` writes the key of ``client``."""
     return as_path(folder, "folder") / f"client-{whole_number(client, 'client')}.key"
 
 
@@ -116,11 +116,18 @@ def save(
 ) -> Path:
     """Write ``server.key`` and one ``client-<id>.key`` per client into a new ``folder``.
 
-    ``examples_per_weight`` is what `load_weighting` gives back, ``coordinator`` what `load_coordinator` does. Raises
-    `ParameterError` for values that these would refuse.
+    Writes all files or none. The files are on disk when this returns: a hidden folder beside ``folder`` is written
+    first and then renamed.
 
-    All or nothing, and on disk when this returns: the files are written into a hidden folder beside it, which
-    then takes its name. Raises `KeyFormatError` where ``folder`` exists and is not empty.
+    Parameters
+    ----------
+    examples_per_weight
+        The number that `load_weighting` returns.
+    coordinator
+        The text that `load_coordinator` returns.
+
+    Raises `ParameterError` for values that these functions would refuse, and `KeyFormatError` if ``folder`` exists and
+    is not empty.
     """
     folder, keys = as_path(folder, "folder"), instance_of(keys, KeySet, "keys", "give a KeySet, as from keygen")
     weighting, named = _weighting(examples_per_weight), _named(coordinator)
@@ -136,7 +143,7 @@ def save(
             for client, key in keys.clients.items():
                 _write(client_file(draft, client), made_by, key.to_bytes(), "client", named)
             flush_folder(draft)
-            # Refused by the system where the folder has got files meanwhile.
+            # The system refuses the rename if the folder has received files meanwhile.
             _rename(draft, folder)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
@@ -148,21 +155,21 @@ def save(
 
 
 def save_server(key: _native.ServerKey, made_by: Scheme, path: str | Path, *, examples_per_weight: float = 0.0) -> Path:
-    """Write one server key file. Raises `KeyFormatError`, also where ``path`` exists."""
+    """Write one server key file. Raises `KeyFormatError`, also if ``path`` exists."""
     path, weighting = as_path(path, "path"), _weighting(examples_per_weight)
-    key = instance_of(key, _native.ServerKey, "key", "give the server's")
+    key = instance_of(key, _native.ServerKey, "key", "give the server's key")
     return _save(path, _of_scheme(key, made_by), key.to_bytes(), "server", weighting)
 
 
 def save_client(key: _native.ClientKey, made_by: Scheme, path: str | Path, *, coordinator: str = "") -> Path:
-    """Write one client key file, readable by its owner only. Raises as `save_server`."""
+    """Write one client key file, readable by its owner only. Raises the errors of `save_server`."""
     path, named = as_path(path, "path"), _named(coordinator)
-    key = instance_of(key, _native.ClientKey, "key", "give a client's")
+    key = instance_of(key, _native.ClientKey, "key", "give a client's key")
     return _save(path, _of_scheme(key, made_by), key.to_bytes(), "client", named)
 
 
 def replace_client_key(path: Path, key: _native.ClientKey) -> None:
-    """Put ``key`` into the client's file at ``path``, and leave what else it says; all or nothing.
+    """Replace the key in the client's file at ``path``, atomically. The other contents stay unchanged.
 
     Raises `KeyFormatError`.
     """
@@ -189,10 +196,12 @@ def _named(coordinator: object) -> dict[str, Any]:
 
 
 def _of_scheme(key: _native.ClientKey | _native.ServerKey, made_by: object) -> Scheme:
-    """``made_by``, where the key is of that scheme: a file of both would open nothing. Raises `ParameterError`."""
-    scheme = instance_of(made_by, Scheme, "made_by", "give the scheme that has made the keys")
+    """Check that ``made_by`` is the key's scheme, and return it. Raises `ParameterError`."""
+    scheme = instance_of(made_by, Scheme, "made_by", "give the scheme that made the keys")
     if key.scheme != scheme.name:
-        raise ParameterError(f"the key is of {key.scheme}, and the scheme is {scheme.name}")
+        raise ParameterError(
+            f"the key is of scheme {key.scheme}, and made_by is {scheme.name}; give the scheme that made the key"
+        )
     return scheme
 
 
@@ -232,7 +241,7 @@ def _write(path: Path, made_by: Scheme, key: bytes, role: str, more: dict[str, A
 
 
 def write_new(path: Path, content: bytes, mode: int) -> None:
-    """A new file, on disk when this returns. Raises `OSError`, `FileExistsError` among them."""
+    """Write a new file, which is on disk when this returns. Raises `OSError`, `FileExistsError` if ``path`` exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
         file.flush()
@@ -247,14 +256,14 @@ def _read(path: Path, role: str) -> tuple[Scheme, bytes]:
         name = content.get("scheme")
         if isinstance(name, str) and name not in scheme_names():
             raise KeyFormatError(
-                f"key file {path} is of scheme {quoted(repr(name), MAX_NAME)}, which is not known here; where another "
-                f"package has it, let {MODULES} name the module that registers it"
+                f"key file {path} is of scheme {quoted(repr(name), MAX_NAME)}, which is not known here; if another "
+                f"package has this scheme, set {MODULES} to the module that registers it"
             ) from error
         raise _damaged(path) from error
 
 
 def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
-    """What the file says of the scheme, and the key."""
+    """The JSON fields and the key in a key file. Raises `KeyFormatError`."""
     head, _, key = _content(path, role).partition(b"\n")
     try:
         content: dict[str, Any] = parse_json(head)
@@ -263,16 +272,16 @@ def _parts(path: Path, role: str) -> tuple[dict[str, Any], bytes]:
         raise _damaged(path) from error
     if version != VERSION:
         raise KeyFormatError(
-            f"key file {path} is of version {version}, this Fedcipher reads version {VERSION}; use the Fedcipher that "
-            "made it, or have new keys made"
+            f"key file {path} has version {version}, and this Fedcipher reads version {VERSION}; use the Fedcipher "
+            "that made the file, or have new keys made"
         )
     if found != role:
-        raise KeyFormatError(f"key file {path} is a {found} key where a {role} key is needed; name the other file")
+        raise KeyFormatError(f"key file {path} is a {found} key, and a {role} key is needed; name the other file")
     return content, key
 
 
 def role_of(path: str | Path) -> str:
-    """``client`` or ``server``: whose key file this is. Raises `KeyFormatError`."""
+    """The role in a key file: ``client`` or ``server``. Raises `KeyFormatError`."""
     path = _server_file(path)
     try:
         with open_file(path, MAX_KEY_FILE, follow=True) as file:
@@ -298,39 +307,39 @@ def _content(path: Path, role: str) -> bytes:
 
 
 def _no_key_file(path: Path, role: str) -> KeyFormatError:
-    """What to say of a key file that is not there: which clients' are, where it would be."""
+    """The error for a missing key file, with the names of the client key files in its folder."""
     try:
-        there = sorted(found.name for found in path.parent.glob("*.key") if found.name != _SERVER_FILE)
+        present = sorted(found.name for found in path.parent.glob("*.key") if found.name != _SERVER_FILE)
     except OSError:
-        there = []
-    if not there or role != "client":
-        return KeyFormatError(f"no key file {path}; name one that is there, or make keys with `fedcipher keygen`")
-    shown = ", ".join([*there[:_SHOWN], *(["..."] if len(there) > _SHOWN else [])])
+        present = []
+    if not present or role != "client":
+        return KeyFormatError(f"no key file {path}; name one that exists, or make keys with `fedcipher keygen`")
+    shown = ", ".join([*present[:_MAX_SUGGESTED], *(["..."] if len(present) > _MAX_SUGGESTED else [])])
     return KeyFormatError(f"no key file {path}; there are {shown}: name one of them")
 
 
 def read_secret(path: Path) -> bytes:
-    """The bytes of a file that no other user may read or replace. Raises `KeyFormatError`, `OSError`.
+    """Read a file that no other user may read or replace. Raises `KeyFormatError`, `OSError`.
 
-    The user names it, so that a link is followed: a secret's mount is made of links.
+    Follows links, because the user names the path, and containers mount secrets as links.
     """
-    # The system's own error for a file that is not there.
+    # Raise the system's own error for a missing file.
     open_file(path, MAX_KEY_FILE, follow=True).close()
     return _native.read_key_file(path)
 
 
 def _damaged(path: Path) -> KeyFormatError:
-    # The core's own words are about frames: they ask a sender to transmit again, and a file has none.
+    # The core's message is about frames, and asks the sender to transmit again. A file has no sender.
     return KeyFormatError(
-        f"key file {path} is damaged, cut short, made by another version of Fedcipher, or no key file; ask for the "
+        f"key file {path} is damaged, cut short, made by another version of Fedcipher, or not a key file; ask for the "
         "file again, or have new keys made"
     )
 
 
 def load_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
-    """The scheme and secret key in a client's file, to decrypt or to look at; see `open_client`.
+    """Load the scheme and the secret key from a client's file, to decrypt or to inspect. To encrypt, use `open_client`.
 
-    Raises `KeyFormatError`: also where other users may read the file, or replace it.
+    Raises `KeyFormatError`, also if other users may read or replace the file.
     """
     path = as_path(path, "path")
     made, key = _read(path, "client")
@@ -341,13 +350,15 @@ def load_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
 
 
 def open_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
-    """As `load_client`, to encrypt: takes the key file into use with the ledgers of this process's state folder.
+    """Load a client's key to encrypt with, and bind the key file to the ledgers of this process's state folder.
 
-    Holds a lock on ``<path>.used`` until the process ends or has opened 64 others, so that no engine uses the key at
-    the same time; other processes with the same state folder may. Where nothing can be written beside the key file,
-    that note is in the state folder. Raises `KeyInUseError` where an engine holds it, `KeyFormatError` where the key
-    has been used with another state folder, and `LedgerError` where that folder has lost its ledger, or ends with the
-    container that this is.
+    Like `load_client`, but also locks ``<path>.used`` until the process ends or has opened 64 other keys. While the
+    lock is held, no engine uses the key. Other processes with the same state folder may use it. If nothing can be
+    written beside the key file, the lock file is in the state folder.
+
+    Raises the errors of `load_client`, `KeyInUseError` if an engine holds the key, and `KeyFormatError` if the key has
+    been used with another state folder. Raises `LedgerError` if the state folder has lost the key's ledger, or will
+    vanish with this container.
     """
     path = as_path(path, "path")
     made, key = load_client(path)
@@ -356,9 +367,9 @@ def open_client(path: str | Path) -> tuple[Scheme, _native.ClientKey]:
 
 
 def hold(path: Path, key: _native.ClientKey) -> None:
-    """Take the file of ``key`` into use, again where this process has let go of it. Raises as `open_client`."""
-    if said := _native.hold_key_file(path, key, state_dir()):
-        _log.warning("%s", said)
+    """Lock the file of ``key`` for this process, again if the process has released it. Raises as `open_client`."""
+    if warning := _native.hold_key_file(path, key, state_dir()):
+        _log.warning("%s", warning)
 
 
 def _server_file(path: str | Path) -> Path:
@@ -367,25 +378,33 @@ def _server_file(path: str | Path) -> Path:
 
 
 def load_weighting(path: str | Path) -> float:
-    """How many examples make one unit of weight, as the server's file says; 0: all clients weigh the same."""
+    """Training examples for one unit of weight, from the server's file; 0 if all clients have the same weight.
+
+    Raises `KeyFormatError`.
+    """
     path = _server_file(path)
     value: Any = _parts(path, "server")[0].get(_WEIGHTING, 0.0)
     if not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-        raise KeyFormatError(f"key file {path} is damaged: {value!r} examples cannot make one unit of weight")
+        raise KeyFormatError(
+            f"key file {path} is damaged: {_WEIGHTING} is {value!r}, not a number from 0 on; ask for the file again"
+        )
     return float(value)
 
 
 def load_coordinator(path: str | Path) -> str:
-    """The key of the coordinator that a client's file names, as base64; empty where there is none."""
+    """The coordinator's public key in a client's file, as base64; empty if there is none. Raises `KeyFormatError`."""
     path = as_path(path, "path")
     value: Any = _parts(path, "client")[0].get(_COORDINATOR, "")
     if not isinstance(value, str):
-        raise KeyFormatError(f"key file {path} is damaged: its coordinator is no text")
+        raise KeyFormatError(f"key file {path} is damaged: its coordinator is not a text; ask for the file again")
     return value
 
 
 def load_server(path: str | Path) -> tuple[Scheme, _native.ServerKey]:
-    """The scheme and public key in the server's file, or in the folder that holds it."""
+    """Load the scheme and the public key from the server's file, or from the folder of that file.
+
+    Raises `KeyFormatError`.
+    """
     path = _server_file(path)
     made, key = _read(path, "server")
     try:

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Training and evaluation of one model on one client's data."""
+"""Trains and evaluates one model on one client's data."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _VARIANCE = re.compile("^batch_stats/.*/var$")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss, and counts of (true class, predicted class): shape (classes, classes)."""
+    """Mean loss, and counts by (true class, predicted class), of shape (classes, classes)."""
 
     loss: float
     confusion: NDArray[np.int64]
 
 
 class Learner:
-    """A model with Nadam or Adam; parameters go in and out as a named list of arrays.
+    """A model with Nadam or Adam. Its parameters are a list of arrays with ``names``.
 
-    Batch-norm statistics are part of the parameters: they are averaged like weights.
+    Batch-norm statistics are part of the parameters, and are averaged like weights.
     """
 
     passes = 0
-    """How many the last `fit` made before it stopped."""
+    """The number of passes that the last `fit` made."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class Learner:
         held_out: tuple[Array, Array] | None = None,
         patience: int = 1,
     ) -> tuple[list[Array], float]:
-        """Train for ``epochs`` passes; new parameters and the mean loss of the last pass.
+        """Train for ``epochs`` passes. Returns new parameters and the mean training loss of the last pass.
 
-        With examples ``held_out`` it stops where the loss on them has been no smaller for ``patience`` passes, and the
-        parameters are those of the smallest; the loss is still that of training, in the last pass made.
+        With examples ``held_out``, training stops if the loss on these has not fallen for ``patience`` passes. The
+        parameters are then from the pass with the smallest such loss.
         """
         rate = jnp.float32(self._rate if learning_rate is None else learning_rate)
         best: tuple[float, int, list[Array]] | None = None
@@ -94,7 +94,7 @@ class Learner:
         loss = 0.0
         for self.passes in range(1, epochs + 1):
             order = rng.permutation(len(x))
-            # Whole batches only, one shape to compile: the last is filled from the front.
+            # Use whole batches only, for a single compiled shape. The last batch is filled from the front.
             order = np.resize(order, -(-len(order) // self.batch) * self.batch)
             losses = []
             for at in np.split(order, len(order) // self.batch):
@@ -112,7 +112,7 @@ class Learner:
         return best[2] if best is not None else self._flatten({"params": trained, **rest}), loss
 
     def evaluate(self, parameters: list[Array], x: Array, y: Array, *, batch: int = 256) -> Evaluation:
-        """Loss and confusion counts on ``x``, ``y``."""
+        """Compute loss and confusion counts on ``x``, ``y``."""
         variables = self._unflatten(parameters)
         loss, confusion = 0.0, np.zeros((self._classes, self._classes), np.int64)
         for start in range(0, len(x), batch):
@@ -127,7 +127,7 @@ class Learner:
         return [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(variables)]
 
     def _unflatten(self, parameters: list[Array]) -> Any:
-        # A sum's noise or rounding takes a small variance below zero, where there is no root of it.
+        # Noise or rounding of a sum can make a small variance negative, which has no square root.
         named = zip(self.names, parameters, strict=True)
         arrays = [jnp.maximum(p, 0) if _VARIANCE.match(name) else jnp.asarray(p) for name, p in named]
         return jax.tree_util.tree_unflatten(self._tree, arrays)
@@ -143,7 +143,7 @@ class _Kernels:
 
 @lru_cache(maxsize=8)
 def _kernels(model: str, classes: int, optimiser_name: str) -> _Kernels:
-    """Compiled once a process, shared by all its clients; the learning rate is not compiled in."""
+    """Compile the model's functions once in a process, for all clients. The learning rate is an argument of theirs."""
     module = MODELS[model](classes)
     optimiser = optax.scale_by_adam(nesterov=optimiser_name == "nadam")
 

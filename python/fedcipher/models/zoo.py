@@ -1,5 +1,5 @@
 # pyright: basic
-"""The architectures: one Flax module each."""
+"""The architectures, as Flax modules."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import jax.numpy as jnp
 __all__ = ["MODELS", "default_model"]
 
 
-# Keras's default. A variance that a coarse codec has rounded to zero is replaced by it, and its root divides: with
-# Flax's own 1e-5 a layer's output would grow ten times as much.
+# Keras's default. If a coarse codec rounds a variance to zero, the layer divides by the root of this epsilon. Flax's
+# own 1e-5 would enlarge the layer's output ten times as much.
 _KERAS_EPSILON = 1e-3
-# Images of this side and more lose their border to a convolution; smaller ones have none to spare.
+# Convolutions crop the border of images of at least this side. Smaller images are padded.
 _LARGE = 20
 
 
@@ -56,7 +56,7 @@ class LeNet5(nn.Module):
 class Cnn1m2(nn.Module):
     """Two convolutions and two dense layers: 1,199,882 parameters on 28 x 28 grey images of 10 classes.
 
-    Of 62 classes, as FEMNIST has them, it is of the size of FedNIC's.
+    With the 62 classes of FEMNIST it has the size of FedNIC's model.
     """
 
     classes: int
@@ -99,8 +99,8 @@ class ResNet20(nn.Module):
 class GruLanguageModel(nn.Module):
     """Character language model: embedding, one GRU, softmax.
 
-    On the 65 characters of tiny Shakespeare 45,633 parameters as it is, 661,665 with 104 features and 408 hidden, which
-    is the size of FLASHE's.
+    On the 65 characters of tiny Shakespeare it has 45,633 parameters. With 104 features and 408 hidden units it has
+    661,665, the size of FLASHE's model.
     """
 
     classes: int
@@ -125,6 +125,6 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def default_model(dataset: str) -> str:
-    """The model a data set is trained with unless another is named."""
-    usual = {"cifar10": "resnet20", "cifar100": "resnet20", "femnist": "cnn-1.2m", "shakespeare": "gru"}
-    return usual.get(dataset, "cnn-8k")
+    """The default model of a data set."""
+    defaults = {"cifar10": "resnet20", "cifar100": "resnet20", "femnist": "cnn-1.2m", "shakespeare": "gru"}
+    return defaults.get(dataset, "cnn-8k")

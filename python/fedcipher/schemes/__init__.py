@@ -1,4 +1,4 @@
-"""All schemes, by name. A new scheme is a file here and its class in `registry.py`, or another package registers it."""
+"""All schemes by name. A new scheme is a file here with an entry in `registry.py`, or another package registers it."""
 
 from __future__ import annotations
 
@@ -54,29 +54,38 @@ __all__ = [
 
 
 DEFAULT_SCHEME = "bfv"
-"""The scheme of commands, examples and pages, where nothing speaks for another."""
+"""The scheme that commands, examples and pages use by default."""
 
 
 def following_bits(name: str) -> int | Literal["auto"]:
-    """The usual ``Codec(bits=)`` of a scheme whose ranges follow the updates; `ParameterError` as `scheme_class`."""
+    """The default ``Codec(bits=)`` of a scheme if clip ranges follow the updates. Raises `ParameterError`."""
     return "auto" if scheme_class(name).info.widths else 6
 
 
 def scheme(name: str, **params: Any) -> Scheme:
     """Make a scheme by name.
 
-    Every scheme takes ``clients`` (most clients of a round), ``max_weight`` (largest integer weight of
-    one), ``min_contributions`` and ``codec``; the class of the scheme documents the rest. ``min_contributions`` is the
-    fewest clients of a sum: a count, or a share of ``clients`` between 0 and 1, rounded up to a count here. Raises
-    `ParameterError`.
+    Every scheme takes ``clients``, ``max_weight``, ``min_contributions`` and ``codec``. The class of the scheme
+    documents the other parameters. Raises `ParameterError`, and `DependencyError` if a package or feature is missing.
+
+    Parameters
+    ----------
+    clients
+        Most clients in a round.
+    max_weight
+        Largest integer weight of a client.
+    min_contributions
+        Fewest clients in a sum: a count, or a share of ``clients`` between 0 and 1, which is rounded up to a count.
+    codec
+        A `Codec`; without one, the scheme's default.
     """
     cls = scheme_class(name)
     known = inspect.signature(cls).parameters
     for key in params.keys() & cls.split:
         raise ParameterError(f"scheme {name!r} has no parameter {key}: give {cls.split[key]}")
-    strange = [key for key in params if key not in known]
-    if strange:
-        raise ParameterError(f"scheme {name!r} has no parameter {', '.join(strange)}; it takes {', '.join(known)}")
+    unknown = [key for key in params if key not in known]
+    if unknown:
+        raise ParameterError(f"scheme {name!r} has no parameter {', '.join(unknown)}; it takes {', '.join(known)}")
     try:
         return cls(**params)
     except ParameterError:
@@ -86,7 +95,7 @@ def scheme(name: str, **params: Any) -> Scheme:
 
 
 def from_spec(spec: dict[str, Any]) -> Scheme:
-    """The scheme behind `Scheme.spec`. Raises `ParameterError`."""
+    """Make the scheme that a `Scheme.spec` describes. Raises `ParameterError`."""
     spec = instance_of(spec, dict, "spec", "give what Scheme.spec() returns")
     try:
         name, codec, params = spec["scheme"], Codec(**spec["codec"]), dict(spec["params"])
@@ -94,4 +103,4 @@ def from_spec(spec: dict[str, Any]) -> Scheme:
     except ParameterError:
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise ParameterError(f"this is no Scheme.spec(): {quoted(error)}") from error
+        raise ParameterError(f"this is not a result of Scheme.spec(): {quoted(error)}") from error

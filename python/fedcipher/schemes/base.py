@@ -81,16 +81,16 @@ __all__ = [
 
 _log = quoting_log("fedcipher")
 _MAX_CLIENT, _MAX_COHORT = (1 << 32) - 1, 1 << 20
-_CLIENT_KEY = "give a client's, as from KeySet.client or fedcipher.keys.load_client"
-_SERVER_KEY = "give the server's, as from KeySet.server or fedcipher.keys.load_server"
+_CLIENT_KEY = "give a client's key, as from KeySet.client or fedcipher.keys.load_client"
+_SERVER_KEY = "give the server's key, as from KeySet.server or fedcipher.keys.load_server"
 _MAX_WEIGHT, _MAX_LANES = (1 << 32) - 1, 1 << 33
-_MOST_EXACT = 1 << 24
-"""Float32 has all whole numbers of this magnitude: sums of lanes come out as such."""
+_MAX_EXACT = 1 << 24
+"""float32 represents every whole number up to this magnitude, so sums of lanes are exact."""
 
 
 @dataclass(frozen=True)
 class SchemeInfo:
-    """What a user needs to know before choosing a scheme."""
+    """Facts about a scheme for users that choose one."""
 
     summary: str
     withstands: str
@@ -98,65 +98,66 @@ class SchemeInfo:
     cost: str
     source: str
     packages: tuple[str, ...] = ()
-    """Packages that it needs beside this one."""
+    """Other packages that the scheme needs."""
     install: str = ""
-    """What to type to install those."""
+    """The command that installs these packages."""
     feature: str = ""
-    """The Cargo feature that its kernel needs, where not every build has it."""
+    """The Cargo feature of the scheme's kernel, if some builds lack the kernel."""
     post_quantum: bool = True
     hides: bool = True
-    """False for what leaves updates in the clear."""
+    """False if the scheme leaves updates in the clear."""
     baseline: bool = False
-    """Whether it is there to be measured beside others, and for nothing else."""
+    """Whether the scheme exists only for comparisons."""
     widths: bool = False
     """Whether values of fewer bits have narrower lanes, where a codec has several."""
     committee: bool = False
-    """Whether a sum takes the answers of a committee."""
+    """Whether opening a sum needs answers of a committee."""
     workers: bool = False
-    """Whether a sum is more than additions, so that workers can share the work."""
+    """Whether aggregation is more than additions, so that workers can share the work."""
 
 
 @dataclass
 class EncryptStats:
-    """What one encryption did: seconds by phase, values clipped, bytes made."""
+    """Figures of one encryption: seconds by phase, clipped values, bytes."""
 
     encode_seconds: float = 0.0
     encrypt_seconds: float = 0.0
     clipped: int = 0
     clipped_by_tensor: list[int] = field(default_factory=list)
     vanished_by_tensor: list[int] = field(default_factory=list[int])
-    """Values of tensors that were sent as nothing but zeros and are not: all below half a step of a fixed range."""
+    """Values of each tensor that was sent as zeros only, because all its values are below half a step of a fixed
+    range; 0 for other tensors."""
     elements: int = 0
     frame_bytes: int = 0
     setup_bytes: int = 0
-    """Of the frame's bytes, those that are sent once a key epoch."""
+    """Bytes of the frame that are sent once in a key epoch."""
     scaled: float = 1.0
-    """With privacy: what the update was multiplied by to keep its norm. Private, so not for the server."""
+    """With privacy: the factor that limited the update's norm. The factor is private: do not send it to the server."""
 
 
 @dataclass(frozen=True)
 class Decrypted:
-    """A decrypted round: the weighted mean in the original shapes, and who is in it."""
+    """A decrypted round: the weighted mean in the original shapes, and its clients."""
 
     arrays: list[Array]
     round: int
     contributions: list[Contribution]
     counts: NDArray[np.uint32] | None = None
     lanes: list[int] = field(default_factory=list[int])
-    """Exact sums of the whole numbers that clients sent beside their updates (`Encryptor.encrypt`'s ``lanes``)."""
+    """Exact sums of the whole numbers that clients sent beside their updates (``lanes`` of `Encryptor.encrypt`)."""
     false_members: list[int] = field(default_factory=list[int])
-    """Members of the committee whose answers do not agree with the others'; the mean was made without them."""
+    """Members of the committee whose answers contradict the others. The mean does not use these answers."""
 
 
 @dataclass(frozen=True)
 class KeySet:
-    """The authority's product: one secret key a client, one public key for the server."""
+    """The keys of one key set: a secret key for each client, a public key for the server."""
 
     clients: dict[int, _native.ClientKey] = field(repr=False)
     server_key: _native.ServerKey
 
     def client(self, client: int) -> _native.ClientKey:
-        """The key of ``client``; `UnknownClientError` when it is not in the cohort."""
+        """The key of ``client``. Raises `UnknownClientError` if the client is not in the cohort."""
         client = whole_number(client, "client")
         if client not in self.clients:
             raise UnknownClientError(f"client {client} is not in the cohort {sorted(self.clients)}")
@@ -171,19 +172,19 @@ class KeySet:
 
 
 def refuse_copy(value: object) -> NoReturn:
-    """Raise `UnsupportedError`: two copies would use a key or a round twice, and a pickle would hold a secret."""
+    """Raise `UnsupportedError`: copies could use a key or a round twice, and a pickle would contain a secret."""
     raise UnsupportedError(
-        f"a {type(value).__name__} is neither copied nor pickled: write keys with fedcipher.keys.save, send a scheme's "
-        "spec(), and make the object where it is used"
+        f"a {type(value).__name__} cannot be copied or pickled: write keys with fedcipher.keys.save, send the scheme's "
+        "spec(), and make the object in the process that uses it"
     )
 
 
 EPHEMERAL_STATE = "FEDCIPHER_ALLOW_EPHEMERAL_STATE"
-"""The variable that, at 1, lets a container's state folder end with it: for keys that do so too."""
+"""Environment variable: at 1, the state folder may vanish with its container. Set it only if the keys vanish too."""
 
 
 def state_dir() -> Path:
-    """Where nonce ledgers live: ``FEDCIPHER_STATE_DIR``, or the user's state folder. Raises `ParameterError`."""
+    """The folder of nonce ledgers: ``FEDCIPHER_STATE_DIR``, or the user's state folder. Raises `ParameterError`."""
     chosen = os.environ.get("FEDCIPHER_STATE_DIR")
     if chosen:
         return Path(chosen)
@@ -192,7 +193,10 @@ def state_dir() -> Path:
 
 
 def cohort_of(cohort: int | Iterable[int], epoch: int) -> list[int]:
-    """The ids of a cohort for which keys of ``epoch`` are asked. Raises `ParameterError`."""
+    """Check a cohort and an ``epoch`` for which keys are requested, and return the cohort's ids.
+
+    Raises `ParameterError`.
+    """
     if isinstance(cohort, Iterable) and getattr(cohort, "ndim", 1):
         ids = whole_numbers(cohort, "cohort", 0, _MAX_CLIENT)
     else:
@@ -204,14 +208,14 @@ def cohort_of(cohort: int | Iterable[int], epoch: int) -> list[int]:
 
 
 def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """A scheme's parameters in Python's own numbers. Raises `ParameterError`."""
+    """Convert a scheme's parameters to Python's own numbers. Raises `ParameterError`."""
     made = {name: as_plain(value) for name, value in params.items()}
     for name in ("clients", "max_weight"):
         made[name] = whole_number(made[name], name)
     for name, value in made.items():
-        # Which JSON, as the core reads it, does not have.
+        # The core's JSON parser rejects NaN and infinity.
         if name != "min_contributions" and isinstance(value, float) and not math.isfinite(value):
-            raise ParameterError(f"parameter {name}: {value} is no finite number")
+            raise ParameterError(f"parameter {name}: {value} is not a finite number")
     least = made["min_contributions"]
     if isinstance(least, bool) or not (least is None or isinstance(least, (int, float))):
         raise ParameterError(
@@ -222,26 +226,26 @@ def plain_params(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def client_key(key: object) -> _native.ClientKey:
-    """``key``, where it is a client's. Raises `ParameterError`."""
+    """Check that ``key`` is a client's key, and return it. Raises `ParameterError`."""
     return instance_of(key, _native.ClientKey, "key", _CLIENT_KEY)
 
 
 def server_key(key: object) -> _native.ServerKey:
-    """``key``, where it is the server's. Raises `ParameterError`."""
+    """Check that ``key`` is the server's key, and return it. Raises `ParameterError`."""
     return instance_of(key, _native.ServerKey, "key", _SERVER_KEY)
 
 
 def round_of(number: object) -> int | None:
-    """The number of a round, or none. Raises `ParameterError`."""
+    """Check a round's number, and return it; None stays None. Raises `ParameterError`."""
     return None if number is None else whole_number(number, "round")
 
 
 Rescale = Callable[[Sequence[int], int], float]
-"""From the exact sums of lanes, and the number of clients: the factor of the mean."""
+"""A function that computes the factor of the mean from the exact sums of lanes and the number of clients."""
 
 
 class Encryptor(ABC):
-    """Client side: updates to ciphertext frames."""
+    """Encrypts a client's updates into frames."""
 
     stats: EncryptStats
 
@@ -256,7 +260,7 @@ class Encryptor(ABC):
         round: int,
         weight: int = 1,
         reference: Sequence[Array] | None = None,
-        plan: bytes = b"",
+        round_plan: bytes = b"",
         model: bytes = b"",
         memory: bytes = b"",
         lanes: NDArray[np.float32] | None = None,
@@ -265,32 +269,44 @@ class Encryptor(ABC):
         hide_ranges: bool = False,
         bits: int = 0,
     ) -> bytes:
-        """Encrypt ``update`` (float arrays of any shape) for ``round``.
+        """Encrypt ``update`` (float arrays of any shape) for ``round`` and set ``stats``.
 
-        Arrays are numpy's, or tensors of PyTorch, JAX or another framework with DLPack, on a GPU too.
+        Arrays are numpy arrays, or DLPack tensors (PyTorch, JAX) on a CPU or GPU. With ``Codec(privacy=...)`` the
+        update is clipped and gets noise, and ``reference`` is not used.
 
-        ``weight`` is the client's integer weight in the mean; ``reference`` the public arrays that
-        clip ranges, and with ``Codec(top=...)`` the coordinates of the round, are fitted to; ``plan`` what the
-        server announced for the round; ``model`` a digest of the global model it was trained from: updates of
-        different ones do not add up to anything that opens; ``memory`` names the memory of the rule of sets that the
-        sum counts in, empty for none: all updates of a sum agree on it. ``lanes`` are whole numbers that travel beside
-        an update of weight 1 in lanes of their own: first so many ``counts``, which are 0 or 1, then numbers of at most
-        `Scheme.largest_digit`, positive or negative; their sums come out exact (`Decrypted.lanes`). ``unbiased`` rounds
-        at random, also where the codec rounds to the nearest. ``hide_ranges`` keeps the clip ranges out of the frame,
-        for readers that know them. ``bits`` are those that a run has chosen (`Codec.at`). Sets ``stats``.
-
-        With ``Codec(privacy=...)`` the update is clipped and gets noise, and ``reference`` is not used.
+        Parameters
+        ----------
+        weight
+            The client's integer weight in the mean.
+        reference
+            The public arrays that clip ranges are fitted to, and with ``Codec(top=...)`` the round's coordinates too.
+        round_plan
+            The bytes that the server announced for the round (`Scheme.round_plan`).
+        model
+            A digest of the global model that the update was trained from. A sum of updates from different models does
+            not open.
+        memory
+            Names the memory of the rule of sets that the sum counts in; empty for none. All updates of a sum must name
+            the same memory.
+        lanes, counts
+            Whole numbers that travel beside an update of weight 1. The first ``counts`` of the lanes are 0 or 1. The
+            others have a magnitude of at most `Scheme.largest_digit`. Their sums are exact (`Decrypted.lanes`).
+        unbiased
+            Round at random, even if the codec rounds to the nearest.
+        hide_ranges
+            Keep the clip ranges out of the frame, for readers that know them.
+        bits
+            The bits that a run has chosen (`Codec.at`).
 
         Raises `NotFiniteError`, `WeightError`, `BoundError`, `LayoutError`, `NonceReuseError`, `PrivacyBudgetError`,
-        and `PrekeyError` where shares go to a committee whose prekeys are not known.
+        and `PrekeyError` if the committee's prekeys are missing.
         """
 
     def take_prekeys(self, frames: Sequence[bytes]) -> list[str]:
         """Take the prekeys that members of the committee have published (`Member.prekey`).
 
-        The next updates' shares are sealed to these, and to none that were taken before. Returns the reason of each
-        that is refused. Raises `PrekeyError` where too few members are known then. Nothing where the scheme has no
-        committee.
+        These prekeys replace those taken before: the next updates encrypt shares to them. Returns a reason for each
+        refused prekey. Raises `PrekeyError` if too few members remain. Does nothing if the scheme has no committee.
         """
         return []
 
@@ -300,74 +316,78 @@ class Encryptor(ABC):
         *,
         round: int,
         reference: Sequence[Array] | None = None,
-        plan: bytes = b"",
+        round_plan: bytes = b"",
         lanes: int = 0,
         counts: int = 0,
         hide_ranges: bool = False,
         bits: int = 0,
     ) -> None:
-        """Do ahead what does not depend on the data, for an update shaped like ``update`` and so many ``lanes``.
+        """Compute in advance what does not depend on the data, for an update with the shapes of ``update``.
 
-        So many ``counts`` of them are counts, and values have ``bits``, as in `encrypt`.
+        ``lanes`` is the number of lanes. The other arguments are those of the later call of `encrypt`.
         """
 
     def export_state(self) -> bytes:
-        """State to carry to another process (error feedback); secret to this client."""
+        """Return the state to continue with in another process (error feedback). The state is secret to this client."""
         return b""
 
     def import_state(self, state: bytes) -> None:
-        """Take up the state of `export_state`."""
+        """Continue with a state of `export_state`."""
 
 
 class Aggregator(ABC):
-    """Server side: one running sum, whatever the number of clients."""
+    """The server's running sum of one round. Its memory does not grow with the number of clients."""
 
     def __reduce__(self) -> NoReturn:
         refuse_copy(self)
 
     @abstractmethod
     def add(self, frame: bytes) -> Contribution:
-        """Check a client's frame and add it.
+        """Check a client's frame and add it to the sum.
 
-        A refused frame raises a `FrameError`, `RoundError`, `LayoutError` or `WeightError` and leaves
-        the sum as it was.
+        Raises `FrameError`, `RoundError`, `LayoutError` or `WeightError` for a refused frame, which does not change the
+        sum.
         """
 
     @property
     def committee(self) -> CommitteeRound | None:
-        """The round's work with the committee; None where the scheme has no committee."""
+        """The round's exchange with the committee; None if the scheme has no committee."""
         return None
 
     @property
     def parted(self) -> PartedSum | None:
-        """The work of `finish`, for other processes of the server to do; None where it is no work.
+        """The work of `finish` for other processes of the server; None if `finish` only adds.
 
-        `fedcipher.scale` has it done on Ray.
+        `fedcipher.scale` runs this work on Ray.
         """
         return None
 
     @abstractmethod
     def finish(self, progress: Callable[[int, int], None] | None = None) -> bytes:
-        """The aggregate to broadcast.
+        """Return the aggregate to broadcast.
 
-        Raises `EmptyCohortError` when nothing was added, `TooFewContributionsError` below the scheme's
-        ``min_contributions``, `CommitteeError` while answers are `missing`.
+        Raises `EmptyCohortError` if nothing was added, `TooFewContributionsError` below the scheme's
+        ``min_contributions``, and `CommitteeError` while answers of the committee are missing.
 
-        ``progress(done, total)`` is called as a long aggregation goes; what it raises cancels the work,
-        which can then be finished again.
+        A long aggregation calls ``progress(done, total)``. An exception from ``progress`` cancels the call, and
+        `finish` may then be called again.
         """
 
 
 class Decryptor(ABC):
-    """Client side: aggregates to weighted means.
+    """Decrypts aggregates into weighted means, on a client.
 
-    What opens is the sum of what the clients it names have sent, from one global model, at least
-    ``min_contributions`` of them. None of an older round than the last opens; the same bytes again are fine. An
-    aggregate that counts in no memory is the only one of its round. Those that count in a memory of the rule of sets
-    may be several, without a client in common; every group of clients that are in the same sums of the memory must
-    have ``min_contributions`` clients. What was opened is remembered in `state_dir`: memories whose id begins with
-    byte 1 for ever, others until their last round is 256 numbers old. Rounds as old as that are then refused
-    (docs/explanation/security.md, "Which sums may exist").
+    An aggregate opens only if it is the genuine sum of the clients that it names: at least ``min_contributions``
+    clients, all from one global model. Aggregates of rounds older than the last opened one do not open. The same bytes
+    open again.
+
+    A round has a single aggregate, unless its aggregates count in a memory of the rule of sets. Then a round may have
+    several aggregates without a common client. Each group of clients that are in the same sums of the memory must have
+    at least ``min_contributions`` clients.
+
+    `state_dir` records opened aggregates. Memories whose id begins with byte 1 are kept permanently, others until their
+    last round is 256 numbers old; rounds of that age are refused (docs/explanation/security.md, "Which sums may
+    exist").
     """
 
     def __reduce__(self) -> NoReturn:
@@ -386,15 +406,25 @@ class Decryptor(ABC):
         rescale: Rescale | None = None,
         ranges: Sequence[float] | None = None,
     ) -> Decrypted:
-        """Decrypt an aggregate; ``round``, the digest of the ``model`` behind its updates and the ``memory`` of its sum
-        are checked when given.
+        """Decrypt an aggregate.
 
-        With ``Codec(top=...)`` the aggregate carries part of the elements and does not say which: ``reference`` is
-        what its clients encrypted with (the aggregate before it), ``like`` any arrays of the model's shapes, needed
-        where there is no reference, and empty where a frame has lanes and no update. Elements that the round did not
-        send are zero. ``rescale`` is given the sums of
-        the lanes and the number of clients, and says what the mean is multiplied by. ``ranges`` are the clip ranges,
-        one an array, of frames that do not say them.
+        With ``Codec(top=...)`` an aggregate has part of the elements, without their positions. The other elements are
+        zero in the result.
+
+        Parameters
+        ----------
+        round, model, memory
+            If given, the aggregate's round, model digest and memory must equal these.
+        reference
+            With ``Codec(top=...)``: the arrays that the clients passed to `Encryptor.encrypt` as ``reference``, which
+            are the mean of the previous aggregate.
+        like
+            With ``Codec(top=...)``: arrays with the model's shapes, needed if there is no ``reference``. Empty for a
+            frame that has lanes and no update.
+        rescale
+            Returns the factor of the mean for the sums of the lanes and the number of clients.
+        ranges
+            The clip range of each array, for frames that hide them.
 
         Raises `ForgedAggregateError`, `ReplayError`, `TooFewContributionsError`, `ModelMismatchError`,
         `WrongRoundError`, `FrameError`.
@@ -410,7 +440,7 @@ class Decryptor(ABC):
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> list[Array]:
-        """The weighted mean, in the original shapes and types; arguments and errors as `open`."""
+        """Return the weighted mean in the original shapes and types. Arguments and errors are those of `open`."""
         return self.open(frame, round=round, model=model, memory=memory, reference=reference, like=like).arrays
 
     @abstractmethod
@@ -422,10 +452,10 @@ class Decryptor(ABC):
         reference: Sequence[Array] | None = None,
         like: Sequence[Array] | None = None,
     ) -> NDArray[np.uint64]:
-        """The integer sums before division, flat, in tensor order; arguments and errors as `open`.
+        """Return the integer sums before division, flat, in tensor order. Arguments and errors are those of `open`.
 
-        With ``Codec(top=...)`` of the elements that were sent only. Where each client chooses what it sends (`flashe`
-        with ``per_client_top``), who did not send an element is in its sum as zero, half of the largest integer.
+        With ``Codec(top=...)`` these are the sums of the elements that were sent. With `flashe` and ``per_client_top``
+        a client that did not send an element adds the integer of zero, which is half of the largest integer.
         """
 
 
@@ -435,76 +465,77 @@ class Scheme(ABC):
     name: ClassVar[str]
     info: ClassVar[SchemeInfo]
     split: ClassVar[dict[str, str]] = {}
-    """Names that are no parameters, and which parameters to give instead."""
+    """Names that are not parameters, with the parameters to give instead."""
     variants: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Names and parameters of more ways to make it that tests shall try (`fedcipher.schemes.every_scheme`)."""
+    """Names and parameters of further variants for tests (`fedcipher.schemes.every_scheme`)."""
     codec: Codec
     max_weight: int
     min_contributions: int
-    """Fewest clients whose sum is made or opened."""
+    """Fewest clients in a sum that is made or opened."""
 
     @abstractmethod
     def params(self) -> dict[str, Any]:
-        """The arguments that make this scheme again."""
+        """The arguments that construct this scheme again."""
 
     def spec(self) -> dict[str, Any]:
-        """Name, parameters and codec as plain values: what a key file says of the scheme."""
+        """The scheme's entry in a key file: name, parameters and codec as plain values."""
         return {"scheme": self.name, "params": self.params(), "codec": self.codec.to_dict()}
 
     def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Scheme], tuple[dict[str, Any]]]:
-        # The registry knows this module's classes.
+        # A cyclic import: the registry imports this module.
         from fedcipher.schemes import from_spec
 
         return from_spec, (self.spec(),)
 
     @abstractmethod
     def describe(self) -> dict[str, str]:
-        """Derived figures for people."""
+        """Derived figures, as text by name."""
 
     @property
     @abstractmethod
     def levels(self) -> Levels:
-        """How many steps a value has, by its bits: as many as the fields of a sum have room for."""
+        """The number of quantisation steps for each number of bits: the most that the fields of a sum can hold."""
 
     @classmethod
     def check_widths(cls, codec: Codec, *, sends_parts: bool = False) -> None:
-        """Raise `ParameterError` for a codec whose bits a run chooses, where they make no difference here."""
+        """Raise `ParameterError` for ``bits="auto"`` if fewer bits do not make this scheme's frames smaller."""
         if codec.adaptive and (sends_parts or not cls.info.widths):
             raise ParameterError(
-                f'bits="auto" needs lanes as wide as their values, which {cls.name} has not here; give a number of bits'
+                f'bits="auto" needs lanes as wide as their values, which {cls.name} does not have with these '
+                "parameters; give a number of bits"
             )
 
     @property
     def lane_bits(self) -> tuple[int, int]:
-        """Bits of a count and of a digit beside an update, as the codec counts them.
+        """Bits, as the codec counts them, of (a count, a digit) beside an update.
 
-        Those of its widest value, where all values of a frame have lanes of one width.
+        If all values of a frame have lanes of one width, these are the bits of the codec's widest value.
         """
         widest = max(self.codec.bit_widths)
         return widest, widest
 
     @property
     def largest_digit(self) -> int:
-        """The largest magnitude of a whole number beside an update, of which all clients' sum is exact."""
-        held = self.levels.of(self.lane_bits[1]) // 2
-        return min(held, _MOST_EXACT // int(self.params()["clients"]))
+        """The largest magnitude of a whole number beside an update whose sum over all clients is exact."""
+        largest = self.levels.of(self.lane_bits[1]) // 2
+        return min(largest, _MAX_EXACT // int(self.params()["clients"]))
 
     @property
     def noise_shares(self) -> int:
-        """With privacy: of how many clients there is noise in every sum that a reader does not know.
+        """With privacy: how many clients' noise in an opened sum is unknown to any single reader.
 
-        All but the reader's own, of the fewest that are opened.
+        A reader knows its own noise, so this is ``min_contributions - 1``, and at least 1.
         """
         return max(1, self.min_contributions - 1)
 
     @property
     def committee(self) -> Committee | None:
-        """Its rosters and its committee; None where clients share a key."""
+        """The scheme's rosters and committee; None if clients share a key."""
         return None
 
     @property
     def workers(self) -> Workers | None:
-        """Who does an aggregation's work; None where its sums are additions only."""
+        """Runs parts of an aggregation's work; None if a sum takes additions only."""
         return None
 
     @property
@@ -513,37 +544,37 @@ class Scheme(ABC):
         return self.codec.top is not None or self.params().get("per_client_top") is not None
 
     @property
-    def grain(self) -> int:
-        """Values by which the work for an update grows: those of a ciphertext where ciphertexts are costly, else 1."""
+    def values_per_ciphertext(self) -> int:
+        """Values per ciphertext if the cost grows by whole ciphertexts; otherwise 1."""
         return 1
 
     @abstractmethod
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
-        """Keys for clients ``0..cohort-1``, or for the given ids."""
+        """Make keys for clients ``0..cohort-1``, or for the given ids. Raises `ParameterError`."""
 
     @abstractmethod
     def encryptor(self, key: _native.ClientKey) -> Encryptor:
-        """An encryptor for the holder of ``key``."""
+        """Make an encryptor for the holder of ``key``."""
 
     @abstractmethod
     def aggregator(self, key: _native.ServerKey, *, round: int | None = None) -> Aggregator:
-        """An aggregator for one round; without ``round`` the first frame fixes it."""
+        """Make an aggregator for one round. Without ``round``, the first frame determines the round."""
 
     @abstractmethod
     def decryptor(self, key: _native.ClientKey, *, in_memory: bool = False) -> Decryptor:
-        """A decryptor for the holder of ``key``.
+        """Make a decryptor for the holder of ``key``.
 
-        ``in_memory``: what it opens is forgotten with it, and not written to `state_dir`. For a reader of a finished
-        or growing run beside the client itself, whose own memory it must not change.
+        With ``in_memory`` the decryptor does not write to `state_dir` and forgets what it opened when it ends. This is
+        for a second reader of a run beside the client: the reader must not change the client's records.
         """
 
-    def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
-        """What the server tells the ``sampled`` clients before a round."""
+    def round_plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
+        """Return the bytes that the server announces to the ``sampled`` clients before a round; empty for none."""
         return b""
 
 
 class NativeScheme(Scheme):
-    """A scheme whose kernel is in the Rust core; subclasses only construct it."""
+    """A scheme with its kernel in the Rust core. A subclass defines only the constructor."""
 
     def __init__(self, codec: Codec, params: dict[str, Any]) -> None:
         require_feature(f"scheme {self.name!r}", self.info.feature)
@@ -586,15 +617,15 @@ class NativeScheme(Scheme):
         state = None if truth(in_memory, "in_memory") else state_dir()
         return KernelDecryptor(self._native.decryptor(client_key(key), state), self.codec)
 
-    def plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
-        return self._native.plan(server_key(key), whole_numbers(sampled, "sampled", 0, _MAX_CLIENT))
+    def round_plan(self, key: _native.ServerKey, sampled: Sequence[int]) -> bytes:
+        return self._native.round_plan(server_key(key), whole_numbers(sampled, "sampled", 0, _MAX_CLIENT))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._params.items())})"
 
 
 class EncryptKernel(Protocol):
-    """What encrypts flat arrays: the core in this process, or an engine in another."""
+    """Encrypts flat arrays: the core in this process, or an engine in another process."""
 
     def encrypt(
         self,
@@ -602,21 +633,21 @@ class EncryptKernel(Protocol):
         arrays: list[NDArray[np.float32]],
         round: int,
         weight: int,
-        plan: bytes,
+        round_plan: bytes,
         model: bytes,
         memory: bytes,
-        bound: bytes,
+        associated_data: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]: ...
     def take_prekeys(self, frames: list[bytes]) -> list[str]: ...
-    def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None: ...
+    def precompute(self, round: int, layout: _native.Layout, round_plan: bytes) -> None: ...
     def setup_bytes(self) -> int: ...
     def export_state(self) -> bytes: ...
     def import_state(self, state: bytes) -> None: ...
 
 
 class DecryptKernel(Protocol):
-    """What decrypts to flat arrays."""
+    """Decrypts aggregates into flat arrays."""
 
     def decrypt(
         self,
@@ -624,37 +655,39 @@ class DecryptKernel(Protocol):
         round: int | None = None,
         model: bytes | None = None,
         memory: bytes | None = None,
-        bound: bytes | None = None,
+        associated_data: bytes | None = None,
     ) -> tuple[
         _native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]
     ]: ...
     def decrypt_sums(
-        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, associated_data: bytes | None = None
     ) -> tuple[list[tuple[int, int]], NDArray[np.uint64]]: ...
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What of a frame is not its values."""
+class _FrameFields:
+    """The fields of a frame other than its values."""
 
     round: int
     weight: int
-    plan: bytes
+    round_plan: bytes
     model: bytes
     memory: bytes
     stochastic: bool
     hide_ranges: bool
 
-    def shown(self, layout: Layout, flat: list[NDArray[np.float32]]) -> tuple[Layout, list[NDArray[np.float32]]]:
-        """What a frame says of its layout, and the values in its ranges."""
+    def with_ranges_hidden(
+        self, layout: Layout, flat: list[NDArray[np.float32]]
+    ) -> tuple[Layout, list[NDArray[np.float32]]]:
+        """The layout that the frame states, and the values in that layout's ranges."""
         if not self.hide_ranges:
             return layout, flat
         ranges = [alpha for _, _, alpha, _ in layout.tensors]
-        return without_ranges(layout), [_beside(x, alpha) for x, alpha in zip(flat, ranges, strict=True)]
+        return without_ranges(layout), [_in_units_of_range(x, alpha) for x, alpha in zip(flat, ranges, strict=True)]
 
 
 def _checked_lanes(lanes: object, counts: object, largest: int) -> tuple[NDArray[np.float32], int]:
-    """Lanes whose sums come out exact: what is beyond their range would be cut. Raises `ParameterError`."""
+    """Check that no lane exceeds its range, so that sums are exact. Raises `ParameterError`."""
     values = as_array(lanes, "lanes")
     made = values.astype(np.float32, copy=False)
     if values.ndim != 1 or not (np.rint(made) == values).all():
@@ -667,14 +700,14 @@ def _checked_lanes(lanes: object, counts: object, largest: int) -> tuple[NDArray
     return made, given
 
 
-def _beside(x: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
-    """``x`` in units of its range; what is far beyond it ends at two, not at infinity, whose refusal would tell."""
+def _in_units_of_range(x: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
+    """``x`` in units of its range, clipped at 2: infinity would be refused, and the refusal would reveal a value."""
     made = x * np.float32(1 / alpha)
     return np.clip(made, -2, 2, out=made)
 
 
 class KernelEncryptor(Encryptor):
-    """The codec in front of a kernel."""
+    """Encodes updates with the codec and encrypts them with a kernel."""
 
     def __init__(self, native: EncryptKernel, made_by: Scheme) -> None:
         self._native = native
@@ -696,7 +729,7 @@ class KernelEncryptor(Encryptor):
         round: int,
         weight: int = 1,
         reference: Sequence[Array] | None = None,
-        plan: bytes = b"",
+        round_plan: bytes = b"",
         model: bytes = b"",
         memory: bytes = b"",
         lanes: NDArray[np.float32] | None = None,
@@ -709,63 +742,64 @@ class KernelEncryptor(Encryptor):
         if lanes is not None:
             if weight != 1:
                 raise ParameterError(
-                    f"weight={weight} with lanes, whose sums would be weighted; weigh the update before"
+                    f"weight={weight} with lanes: their sums would be weighted; multiply the update by its weight and "
+                    "give weight=1"
                 )
             lanes, counts = _checked_lanes(lanes, counts, self._largest_digit)
         update = as_arrays(update, "update")
         reference = None if reference is None else as_arrays(reference, "reference")
-        said = _Said(
+        fields = _FrameFields(
             round=whole_number(round, "round"),
             weight=weight,
-            plan=as_bytes(plan, "plan"),
+            round_plan=as_bytes(round_plan, "round_plan"),
             model=as_bytes(model, "model"),
             memory=as_bytes(memory, "memory"),
             stochastic=truth(unbiased, "unbiased") or self._codec.rounding == "stochastic",
             hide_ranges=truth(hide_ranges, "hide_ranges"),
         )
         if not update:
-            return self._encrypt_lanes(said, lanes, counts)
+            return self._encrypt_lanes(fields, lanes, counts)
         if self._codec.top is not None:
-            return self._encrypt_part(self._codec.top, update, said, reference, (lanes, counts))
+            return self._encrypt_part(self._codec.top, update, fields, reference, (lanes, counts))
         if self._noise:
-            return self._encrypt_noisy(self._noise, update, said, lanes)
+            return self._encrypt_noisy(self._noise, update, fields, lanes)
         began = time.perf_counter()
         plain = self._codec.at(bits).layout(update, reference, self._levels)
         flat = flat_float32(update)
-        layout, shown = said.shown(plain, flat)
+        layout, shown = fields.with_ranges_hidden(plain, flat)
         layout = self._lanes.beside(layout, 0 if lanes is None else lanes.size, counts)
         prepared = time.perf_counter()
-        frame, clipped, quantising = self._seal(layout, [*shown, *self._lanes.split(lanes, counts)], said)
+        frame, clipped, quantising = self._seal(layout, [*shown, *self._lanes.split(lanes, counts)], fields)
         self._note(began, prepared, quantising, clipped[: len(flat)], layout, frame)
-        if not said.stochastic and not isinstance(self._codec.clip, str):
+        if not fields.stochastic and not isinstance(self._codec.clip, str):
             self.stats.vanished_by_tensor = vanished(plain, flat, self._levels)
         return frame
 
     def _seal(
-        self, layout: Layout, arrays: list[NDArray[np.float32]], said: _Said, bound: bytes = b""
+        self, layout: Layout, arrays: list[NDArray[np.float32]], fields: _FrameFields, associated_data: bytes = b""
     ) -> tuple[bytes, list[int], float]:
-        stochastic = said.stochastic and not bound
-        named = said.plan, said.model, said.memory
-        return self._native.encrypt(layout, arrays, said.round, said.weight, *named, bound, stochastic)
+        stochastic = fields.stochastic and not associated_data
+        named = fields.round_plan, fields.model, fields.memory
+        return self._native.encrypt(layout, arrays, fields.round, fields.weight, *named, associated_data, stochastic)
 
-    def _encrypt_lanes(self, said: _Said, lanes: NDArray[np.float32] | None, counts: int) -> bytes:
+    def _encrypt_lanes(self, fields: _FrameFields, lanes: NDArray[np.float32] | None, counts: int) -> bytes:
         if lanes is None or not lanes.size:
             raise LayoutError("there is nothing to encrypt: no update and no lanes")
         began = time.perf_counter()
         layout = Layout(self._lanes.tensors(lanes.size, counts))
-        frame, clipped, quantising = self._seal(layout, self._lanes.split(lanes, counts), said)
+        frame, clipped, quantising = self._seal(layout, self._lanes.split(lanes, counts), fields)
         self._note(began, began, quantising, clipped, layout, frame)
         return frame
 
     def _encrypt_noisy(
-        self, noise: Mechanism, update: Sequence[Array], said: _Said, lanes: NDArray[np.float32] | None
+        self, noise: Mechanism, update: Sequence[Array], fields: _FrameFields, lanes: NDArray[np.float32] | None
     ) -> bytes:
         if lanes is not None and lanes.size:
             raise ParameterError("no noise of differential privacy covers lanes beside an update; send none")
         began = time.perf_counter()
         noisy = noise.apply(update)
         prepared = time.perf_counter()
-        nearest = replace(said, stochastic=False)
+        nearest = replace(fields, stochastic=False)
         frame, _, quantising = self._seal(noisy.layout, noisy.arrays, nearest)
         self._note(began, prepared, quantising, noisy.cut, noisy.layout, frame)
         self.stats.scaled = noisy.scaled
@@ -775,22 +809,22 @@ class KernelEncryptor(Encryptor):
         self,
         top: float,
         update: Sequence[Array],
-        said: _Said,
+        fields: _FrameFields,
         reference: Sequence[Array] | None,
         beside: tuple[NDArray[np.float32] | None, int],
     ) -> bytes:
         began = time.perf_counter()
         lanes, counts = beside
-        part = CommonSet(update, reference, said.round, top)
+        part = CommonSet(update, reference, fields.round, top)
         layout = part.gathered(self._codec.layout(update, reference, self._levels))
         corrected = self._feedback.corrected(update)
-        integers, clipped = layout.quantise(part.gather(corrected), said.stochastic, self._levels)
-        # The kernel is given what the integers stand for, so that what it sends is what error feedback takes off.
+        integers, clipped = layout.quantise(part.gather(corrected), fields.stochastic, self._levels)
+        # The kernel gets the dequantised values, so that error feedback subtracts exactly what was sent.
         sent = dequantised(layout, integers, self._levels)
-        layout, flat = said.shown(layout, np.split(sent, np.cumsum(part.counts)[:-1]))
+        layout, flat = fields.with_ranges_hidden(layout, np.split(sent, np.cumsum(part.counts)[:-1]))
         layout = self._lanes.beside(layout, 0 if lanes is None else lanes.size, counts)
         prepared = time.perf_counter()
-        frame, _, quantising = self._seal(layout, [*flat, *self._lanes.split(lanes, counts)], said, part.digest)
+        frame, _, quantising = self._seal(layout, [*flat, *self._lanes.split(lanes, counts)], fields, part.digest)
         self._feedback.keep(corrected, part.index, sent)
         self._note(began, prepared, quantising, clipped, layout, frame)
         return frame
@@ -815,7 +849,7 @@ class KernelEncryptor(Encryptor):
         *,
         round: int,
         reference: Sequence[Array] | None = None,
-        plan: bytes = b"",
+        round_plan: bytes = b"",
         lanes: int = 0,
         counts: int = 0,
         hide_ranges: bool = False,
@@ -823,7 +857,7 @@ class KernelEncryptor(Encryptor):
     ) -> None:
         update = as_arrays(update, "update")
         reference = None if reference is None else as_arrays(reference, "reference")
-        round, plan = whole_number(round, "round"), as_bytes(plan, "plan")
+        round, round_plan = whole_number(round, "round"), as_bytes(round_plan, "round_plan")
         lanes, counts = whole_number(lanes, "lanes", 0, _MAX_LANES), whole_number(counts, "counts", 0, _MAX_LANES)
         hide_ranges = truth(hide_ranges, "hide_ranges")
         codec = self._codec.at(bits)
@@ -832,7 +866,7 @@ class KernelEncryptor(Encryptor):
             layout = CommonSet(update, reference, round, self._codec.top).gathered(layout)
         if hide_ranges and not self._noise:
             layout = without_ranges(layout)
-        self._native.precompute(round, self._lanes.beside(layout, lanes, counts), plan)
+        self._native.precompute(round, self._lanes.beside(layout, lanes, counts), round_plan)
 
     def export_state(self) -> bytes:
         return self._native.export_state() if self._codec.top is None else self._feedback.export()
@@ -846,7 +880,7 @@ class KernelEncryptor(Encryptor):
 
 
 class NativeAggregator(Aggregator):
-    """The core's, with what its scheme has beside additions."""
+    """The core's aggregator, with the committee or the parts of its scheme."""
 
     def __init__(
         self,
@@ -873,16 +907,16 @@ class NativeAggregator(Aggregator):
 
 
 def _scale(layout: Layout, flat: NDArray[np.float32], factor: float, ranges: Sequence[float] | None) -> None:
-    """Multiply values by ``factor``, and those within one by the ranges that they are of. Raises `LayoutError`."""
+    """Multiply all values by ``factor``, and each array by its range. Raises `LayoutError`."""
     sizes = [math.prod(shape) for _, _, _, shape in layout.tensors]
-    held = [1.0] * len(sizes) if ranges is None else ranges
-    if len(sizes) != len(held):
-        raise LayoutError(f"{len(held)} ranges for the {len(sizes)} arrays of an aggregate")
-    _native.scale(flat, factor, sizes, list(held))
+    factors = [1.0] * len(sizes) if ranges is None else ranges
+    if len(sizes) != len(factors):
+        raise LayoutError(f"{len(factors)} ranges for the {len(sizes)} arrays of an aggregate")
+    _native.scale(flat, factor, sizes, list(factors))
 
 
 class KernelDecryptor(Decryptor):
-    """Shapes and types behind a kernel."""
+    """Decrypts with a kernel and restores shapes and types."""
 
     def __init__(self, native: DecryptKernel, codec: Codec) -> None:
         self._native = native
@@ -905,20 +939,22 @@ class KernelDecryptor(Decryptor):
         rescale = callable_or_none(rescale, "rescale")
         ranges = None if ranges is None else real_numbers(ranges, "ranges")
         part = self._part(frame, reference, like)
-        bound = b"" if part is None else part.digest
-        layout, found, contributions, flat, counts, wrong = self._native.decrypt(frame, round, model, memory, bound)
+        associated_data = b"" if part is None else part.digest
+        layout, found, contributions, flat, counts, wrong = self._native.decrypt(
+            frame, round, model, memory, associated_data
+        )
         clients = [Contribution(*c) for c in contributions]
         layout, flat, lanes = without_lanes(layout, flat)
         if lanes and any(c.weight != 1 for c in clients):
-            raise LayoutError("a sum of lanes of clients of different weights")
-        factor = 1.0 if rescale is None else real_number(rescale(lanes, len(clients)), "what rescale returns")
+            raise LayoutError("an aggregate with lanes has clients whose weight is not 1")
+        factor = 1.0 if rescale is None else real_number(rescale(lanes, len(clients)), "the result of rescale")
         if layout is not None and (factor != 1 or ranges is not None):
             _scale(layout, flat, factor, ranges)
         if part is not None and layout is not None:
             layout, flat = part.scattered(layout), part.scatter(flat)
         if wrong:
             _log.warning(
-                "round %s: members %s of the committee have given false answers; the sum was opened without them",
+                "round %s: members %s of the committee gave false answers; the sum was opened without these answers",
                 found,
                 wrong,
             )
@@ -938,7 +974,7 @@ class KernelDecryptor(Decryptor):
         return self._native.decrypt_sums(frame, memory, b"" if part is None else part.digest)[1]
 
     def _part(self, frame: bytes, reference: Sequence[Array] | None, like: Sequence[Array] | None) -> CommonSet | None:
-        """Which elements the aggregate carries, as every honest client of its round has chosen them."""
+        """The set of elements in the aggregate, which is the same for every honest client of its round."""
         reference = None if reference is None else as_arrays(reference, "reference")
         like = None if like is None else as_arrays(like, "like")
         if self._top is None or (like is not None and not like):

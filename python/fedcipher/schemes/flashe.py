@@ -12,43 +12,44 @@ __all__ = ["Flashe"]
 
 
 class Flashe(NativeScheme):
-    """FLASHE: every value hidden by AES masks that cancel in the sum.
+    """FLASHE: AES masks hide every value and cancel in the sum.
 
-    Withstands eavesdroppers and a server without a key, also one that cheats: under AES and HMAC-SHA256 as PRFs it
-    learns no update, and clients open only genuine sums. One client that colludes with the server opens every
-    update, for all rounds of its key: the cohort shares one.
+    Withstands eavesdroppers and a server without a key, even a malicious one. With AES and HMAC-SHA256 as PRFs, the
+    server learns no update, and clients open only genuine sums. One client that colludes with the server opens every
+    update of all rounds of its key, because the cohort shares one key.
 
     Parameters
     ----------
     clients, max_weight
-        Most clients of a round and largest weight of one; they fix w = b + ceil(log2 of the total).
+        Most clients in a round, and largest weight of a client. They determine w = b + ceil(log2 of the total).
     masking
-        ``"double"``: neighbours cancel, decrypting costs two masks a run of consecutive clients
-        (FLASHE, section 3.3: The Base Cryptosystem); ``"single"``: one mask a client; ``"adaptive"``: the
-        server counts and chooses.
+        ``"double"``: masks of neighbours cancel, and decryption costs two masks for each run of consecutive clients
+        (FLASHE, section 3.3: The Base Cryptosystem). ``"single"``: one mask for each client. ``"adaptive"``: the
+        server counts both costs and chooses.
     key_bits
         AES-128 or AES-256.
     per_client_top
-        Each client sends this fraction of each layer of its own choice, largest magnitudes first, the rest
-        kept for the next round (algorithm 1); layers below 256 elements whole. Needs
-        ``Codec(target="delta")``. ``Codec(top=...)``, one choice for the whole cohort, is the better default:
-        it attributes nothing, costs no tags a coordinate and works in every scheme.
+        Each client chooses this fraction of each layer, largest magnitudes first, and keeps the rest for the next
+        round (algorithm 1). Layers below 256 elements are sent whole. Needs ``Codec(target="delta")``.
+        ``Codec(top=...)``, one choice for the whole cohort, is the better default: it does not reveal a client's
+        choice, needs no tag for each coordinate and works in every scheme.
 
     Notes
     -----
-    With ``per_client_top`` the server leaves out coordinates that fewer than ``min_contributions`` clients
-    sent, and a mean is over those who sent it; coordinates that nobody sent, or that were left out, are zero
-    in it. Clients check what remains with a tag of 61 bits a coordinate, up and down. What stays open: the server sees
-    which clients chose the same coordinates (not which these are), and may leave out more of them; every
-    client sees, of the coordinates that remain, which clients sent each. What is left out is lost to error
-    feedback: its sender does not learn of it in time.
+    With ``per_client_top`` the server drops coordinates that fewer than ``min_contributions`` clients sent. A mean is
+    over the clients that sent the coordinate; coordinates that were not sent, or were dropped, are zero. Clients check
+    the remaining coordinates: each carries a tag of 61 bits, up and down.
+
+    The server sees which clients chose the same coordinates (not which coordinates), and may drop more of them. Every
+    client sees which clients sent each remaining coordinate. Dropped values are lost to error feedback, because their
+    sender does not learn in time that they were dropped.
     """
 
     name = "flashe"
     info = SchemeInfo(
         summary="AES masks mod 2^w that cancel in the sum",
-        withstands="a server without a key, also one that cheats; eavesdroppers",
-        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
+        withstands="a server without a key, even a malicious one; eavesdroppers",
+        broken_by="one client colluding with the server: it decrypts every update, in all rounds of its key",
         cost="1.00x up and down; two AES blocks per 128/w values",
         source="FLASHE, arXiv 2109.00675",
         widths=True,
@@ -69,8 +70,8 @@ class Flashe(NativeScheme):
         codec = codec_or(codec, 16)
         if top is not None:
             raise ParameterError(
-                f"top is the codec's: Codec(top={top}, target='delta') sends one set of coordinates that is common to "
-                f"all clients; per_client_top={top} lets each client choose its own, which shows who sent what"
+                f"top belongs to the codec: Codec(top={top}, target='delta') sends one set of coordinates for all "
+                f"clients; per_client_top={top} lets each client choose its own, which shows which client sent what"
             )
         if per_client_top is not None and codec.target != "delta":
             raise ParameterError("per_client_top sends part of an update, so the codec must be Codec(target='delta')")

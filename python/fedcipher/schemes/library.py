@@ -1,8 +1,8 @@
-"""Schemes whose arithmetic is a library's: the codec, keys, frames and checks around it.
+"""Schemes that use another library's arithmetic, with this package's codec, keys, frames and checks.
 
-A scheme of this kind is an `Arithmetic`: whole numbers in, ciphertext bytes out. Which frames may enter a sum is
-decided by the same code as for the schemes of the core. This package has no such scheme. Another package derives one
-and registers it (`fedcipher.schemes.register`).
+Such a scheme defines an `Arithmetic`: whole numbers in, ciphertext bytes out. The core decides which frames may enter a
+sum, as it does for its own schemes. This package has no such scheme: another package derives one and registers it
+(`fedcipher.schemes.register`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Adder(ABC):
 
     @abstractmethod
     def add(self, payload: bytes, elements: int) -> None:
-        """Add a payload of ``elements`` values; on any error the sum is as it was."""
+        """Add a payload of ``elements`` values. An error leaves the sum unchanged."""
 
     @abstractmethod
     def finish(self) -> bytes:
@@ -57,7 +57,7 @@ class Adder(ABC):
 
 
 class Arithmetic(ABC):
-    """What a library does with whole numbers below ``2**width``, sums included.
+    """A library's operations on whole numbers. All numbers and sums are below ``2**width``.
 
     Malformed ciphertexts raise `FrameError`.
     """
@@ -67,23 +67,23 @@ class Arithmetic(ABC):
 
     @abstractmethod
     def keygen(self) -> tuple[bytes, bytes]:
-        """(what every client holds, what the server holds)."""
+        """Make (the secret that all clients share, the server's public key)."""
 
     @abstractmethod
     def sealer(self, secret: bytes) -> Callable[[Numbers], bytes]:
-        """Encrypts values."""
+        """Return a function that encrypts values into a payload."""
 
     @abstractmethod
     def adder(self, public: bytes) -> Adder:
-        """An empty sum."""
+        """Return an empty sum."""
 
     @abstractmethod
     def opener(self, secret: bytes) -> Callable[[bytes, int], Numbers]:
-        """Decrypts a payload of so many values."""
+        """Return a function that decrypts a payload, given the number of its values."""
 
 
 class LibraryScheme(Scheme):
-    """A scheme over an `Arithmetic`; subclasses construct it and know how wide a sum may be."""
+    """A scheme over an `Arithmetic`. A subclass sets ``_arithmetic`` and checks the width of sums (`field_bits`)."""
 
     _arithmetic: Arithmetic
 
@@ -104,7 +104,7 @@ class LibraryScheme(Scheme):
         )
 
     def field_bits(self, limit: int) -> int:
-        """Bits of a sum; `BoundError` beyond ``limit``."""
+        """Bits of a sum. Raises `BoundError` if the sum needs more than ``limit`` bits."""
         return max(self._library.field_bits(bits, limit) for bits in self.codec.bit_widths)
 
     def params(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class LibraryScheme(Scheme):
         return self._library.levels()
 
     @property
-    def grain(self) -> int:
+    def values_per_ciphertext(self) -> int:
         return self._arithmetic.slots
 
     def describe(self) -> dict[str, str]:
@@ -155,24 +155,24 @@ class _EncryptKernel:
         arrays: list[NDArray[np.float32]],
         round: int,
         weight: int,
-        plan: bytes,
+        round_plan: bytes,
         model: bytes,
         memory: bytes,
-        bound: bytes,
+        associated_data: bytes,
         stochastic: bool,
     ) -> tuple[bytes, list[int], float]:
         began = time.perf_counter()
         integers, clipped = layout.quantise(arrays, stochastic, self._levels)
         seconds = time.perf_counter() - began
-        frame = self._sender.update(layout, integers, round, weight, model, memory, bound, self._seal)
+        frame = self._sender.update(layout, integers, round, weight, model, memory, associated_data, self._seal)
         return frame, clipped, seconds
 
     def take_prekeys(self, frames: list[bytes]) -> list[str]:
-        """Nobody has any: its clients share a key."""
+        """Does nothing: these schemes have no committee, because clients share a key."""
         return []
 
-    def precompute(self, round: int, layout: _native.Layout, plan: bytes) -> None:
-        """Nothing but the round's claim is independent of the data."""
+    def precompute(self, round: int, layout: _native.Layout, round_plan: bytes) -> None:
+        """Reserve the round. No other work is independent of the data."""
         self._sender.reserve(round)
 
     def setup_bytes(self) -> int:
@@ -183,7 +183,7 @@ class _EncryptKernel:
 
     def import_state(self, state: bytes) -> None:
         if state:
-            raise FrameError("this scheme has no state to take up")
+            raise FrameError("this scheme has no state to import; give empty bytes")
 
 
 class _Aggregator(Aggregator):
@@ -213,21 +213,21 @@ class _DecryptKernel:
         round: int | None = None,
         model: bytes | None = None,
         memory: bytes | None = None,
-        bound: bytes | None = None,
+        associated_data: bytes | None = None,
     ) -> tuple[_native.Layout, int, list[tuple[int, int]], NDArray[np.float32], NDArray[np.uint32] | None, list[int]]:
-        opened, _, means = self._opened(frame, round, model, memory, bound)
+        opened, _, means = self._opened(frame, round, model, memory, associated_data)
         return opened.layout, opened.round, opened.contributions, means, None, []
 
     def decrypt_sums(
-        self, frame: bytes, memory: bytes | None = None, bound: bytes | None = None
+        self, frame: bytes, memory: bytes | None = None, associated_data: bytes | None = None
     ) -> tuple[list[tuple[int, int]], Numbers]:
-        opened, sums, _ = self._opened(frame, None, None, memory, bound)
+        opened, sums, _ = self._opened(frame, None, None, memory, associated_data)
         return opened.contributions, sums
 
     def _opened(
-        self, frame: bytes, round: int | None, model: bytes | None, memory: bytes | None, bound: bytes | None
+        self, frame: bytes, round: int | None, model: bytes | None, memory: bytes | None, associated_data: bytes | None
     ) -> tuple[_native.Opened, Numbers, NDArray[np.float32]]:
-        opened, payload = self._receiver.open(frame, round, model, memory, bound)
+        opened, payload = self._receiver.open(frame, round, model, memory, associated_data)
         try:
             sums = self._open(payload, opened.layout.elements)
         except DecryptError:

@@ -1,4 +1,4 @@
-"""`oneshot`: additive BFV without any shared key."""
+"""`oneshot`: additive BFV without a shared key."""
 
 from __future__ import annotations
 
@@ -29,46 +29,47 @@ _MAX_PARTIES = 1 << 20
 
 
 class Oneshot(NativeScheme):
-    """Each client encrypts each round under a secret of its own, which it shares with a committee.
+    """Each client encrypts each round under a fresh secret, and shares the secret with a committee.
 
-    Meant to withstand eavesdroppers and a server that cheats, also together with up to ``corrupt_clients`` clients and
-    ``corrupt_members`` members of the committee. Attacks that succeed, by parties that are made up and by a model that
-    is made to stand still, are in docs/explanation/oneshot.md, with what to do meanwhile. Members delete the keys that
-    shares are sealed to, so that recorded updates stay closed later. One message a client a round;
-    whoever drops out costs
-    nothing, and ``members - threshold - pack + 1`` members may be away. A client that lies spoils a round.
-    Assumptions: ring-LWE at 128 bits with sums of secrets and errors shown (Hint-RLWE, docs/reference/parameters.md),
-    X-Wing, Ed25519 or ML-DSA-65; for the sum to be the named clients', HMAC-SHA256 and that no client gives the server
-    the cohort's secret for tags.
+    The goal is to withstand eavesdroppers and a malicious server that colludes with up to ``corrupt_clients`` clients
+    and ``corrupt_members`` members of the committee. Some attacks succeed: with invented parties, or with a model that
+    is kept unchanged. docs/explanation/oneshot.md has these attacks and what to do. Members delete the keys that shares
+    are encrypted to, so that recorded updates cannot be opened later.
+
+    A client sends one message in a round. A client that drops out costs nothing. Up to
+    ``members - threshold - pack + 1`` members may be away. A client that lies makes the round fail.
+
+    Secrecy assumes ring-LWE at 128 bits with sums of secrets and errors shown (Hint-RLWE,
+    docs/reference/parameters.md), X-Wing, and Ed25519 or ML-DSA-65. That a sum is the sum of the named clients assumes
+    HMAC-SHA256, and that no client gives the cohort's tag secret to the server.
 
     Parameters
     ----------
     clients, max_weight
-        Most clients of a round and largest weight of one.
+        Most clients in a round, and largest weight of a client.
     members, threshold
-        Size of the committee, and one more than how many of it learn nothing together. Without a ``threshold``, it is
-        the least that ``corrupt_members`` allows: more than half of ``members + corrupt_members``.
+        Size of the committee, and one more than the number of members that learn nothing together. The default
+        ``threshold`` is the least that ``corrupt_members`` allows: more than half of ``members + corrupt_members``.
     corrupt_clients
-        Most clients that work with the server, as a count. At least two fewer than ``min_contributions``, else
-        `ParameterError`.
+        Most clients that collude with the server, as a count. Must be at least two fewer than ``min_contributions``,
+        else `ParameterError`.
     corrupt_members
-        Most members of the committee that work with the server, as a count. More than half of
-        ``members + corrupt_members`` is at most ``threshold``, else `ParameterError`. A party that is both a client and
-        a member counts in both.
+        Most members that collude with the server, as a count. ``threshold`` must be more than half of
+        ``members + corrupt_members``, else `ParameterError`. A party that is both client and member counts in both.
     min_contributions
-        Fewest clients of a sum, as a count or as a share of ``clients`` between 0 and 1; at least
-        ``corrupt_clients + 2``, so that two honest ones hide each other, else `ParameterError`. Without it: the largest
-        of 3, ``corrupt_clients + 2`` and a tenth of ``clients``, rounded up.
+        Fewest clients in a sum, as a count or as a share of ``clients`` between 0 and 1. Must be at least
+        ``corrupt_clients + 2``, so that two honest clients hide each other, else `ParameterError`. The default is the
+        largest of 3, ``corrupt_clients + 2`` and a tenth of ``clients``, rounded up.
     preset
-        ``"compact"``: N = 4096; ``"fast"``: N = 2048, half of the shares' bytes, fewer values a ciphertext.
+        ``"compact"``: N = 4096. ``"fast"``: N = 2048, half the bytes for shares, fewer values per ciphertext.
     pack
-        Coefficients of the secret in one shared polynomial: shares of 1/pack the size, ``pack - 1`` more members
-        needed.
+        Coefficients of the secret in one shared polynomial. Shares have 1/pack of the size, and ``pack - 1`` more
+        members must answer.
     reveal
-        Who opens a round's sum: ``"clients"``, the readers of the roster, or ``"server"`` too.
+        Who opens a round's sum: ``"clients"`` for the readers of the roster, ``"server"`` for the server too.
     prekey_rounds, prekey_hours
-        How long a member keeps a key that shares are sealed to: rounds from its first use on, and hours from when it
-        was made, 1 to 8,766. Recorded updates open with no file of a member after that.
+        How long a member keeps a prekey: rounds from its first use, and hours (1 to 8,766) from its creation. After
+        that, no file of a member opens recorded updates.
     """
 
     name = "oneshot"
@@ -76,12 +77,13 @@ class Oneshot(NativeScheme):
         "corrupt": "corrupt_clients (most clients) and corrupt_members (most members of the committee)"
     }
     info = SchemeInfo(
-        summary="ring-LWE with a fresh key a client and round, shared with a committee; nobody holds a key",
-        withstands="a server that cheats, also together with up to `corrupt_clients` clients and"
+        summary="ring-LWE with a fresh key per client and round, shared with a committee; no shared key",
+        withstands="a malicious server that colludes with up to `corrupt_clients` clients and"
         " `corrupt_members` members; eavesdroppers;"
         " with the exceptions of docs/explanation/oneshot.md",
         broken_by="more than `corrupt_members` members of the committee together with the server",
-        cost="`bfv` and a share a member: 20 to 30 kB and a millisecond or two a client and round, whatever the model",
+        cost="`bfv` and a share for each member: 20 to 30 kB and a millisecond or two per client and round,"
+        " for any model",
         source="LERNA, Willow, OPA, Flamingo",
         committee=True,
         widths=True,
@@ -128,17 +130,17 @@ class Oneshot(NativeScheme):
     def keygen(self, cohort: int | Iterable[int], *, epoch: int = 1) -> KeySet:
         ids, members = cohort_of(cohort, epoch), self._params["members"]
         if len(ids) < members:
-            # An odd number, of which a majority is the smallest part.
+            # An odd number needs the smallest fraction of members for a majority.
             fewer = max(2, len(ids) - 1 + len(ids) % 2)
             raise ParameterError(
-                f"{len(ids)} clients cannot give a committee of {members}: take members={fewer} (--set "
-                f"members={fewer}), and no threshold, or more clients"
+                f"{len(ids)} clients are too few for a committee of {members}: take members={fewer} (--set "
+                f"members={fewer}) without threshold, or more clients"
             )
         return super().keygen(ids, epoch=epoch)
 
     @property
     def noise_shares(self) -> int:
-        # Clients that work with the server, a reader among them, may leave out their noise.
+        # Clients that collude with the server may omit their noise. A reader may be one of them.
         return max(1, self.min_contributions - max(1, self._params["corrupt_clients"]))
 
     @property
@@ -152,7 +154,7 @@ class Oneshot(NativeScheme):
 
 @dataclass(frozen=True)
 class Party:
-    """A party of a roster and what it does: sends updates, holds shares, opens aggregates."""
+    """A party of a roster, with its roles: client (sends updates), member (holds shares), reader (opens aggregates)."""
 
     id: int
     name: str
@@ -171,15 +173,15 @@ class Card:
 
     @classmethod
     def of(cls, identity: _native.Identity, party: Party) -> Card:
-        """What the holder of ``identity`` gives to whoever makes the roster."""
+        """Make the card of ``identity``. Its holder gives the card to the maker of the roster."""
         return cls(party, *identity.public())
 
 
 def roster(cards: Sequence[Card]) -> _native.Roster:
-    """The roster of these parties, for `Committee.join` and `Committee.roster_key`.
+    """Make the roster of these parties, for `Committee.join` and `Committee.roster_key`.
 
-    With the server's help, whoever makes it could forge aggregates towards readers: not to be made by the server.
-    Raises `ParameterError` for two parties of one number, name or key.
+    The server must not make the roster: together with the server, its maker can forge aggregates for readers. Raises
+    `ParameterError` if two parties have the same number, name or key.
     """
 
     def row(card: Card) -> tuple[int, str, tuple[bool, bool, bool], bytes, bytes]:

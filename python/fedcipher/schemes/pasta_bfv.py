@@ -13,31 +13,32 @@ __all__ = ["PastaBfv"]
 
 
 class PastaBfv(NativeScheme):
-    """Clients encrypt with the stream cipher PASTA; the server deciphers it under BFV and adds.
+    """Clients encrypt with the stream cipher PASTA. The server converts to BFV ciphertexts and adds these.
 
-    Withstands eavesdroppers and a server without a key, under the security of PASTA, ring-LWE at 128 bits and
-    HMAC-SHA256 as a PRF. Also from a server that cheats clients open only genuine sums, but it may get a bit of the
-    key a round and client (docs/explanation/security.md). One client that colludes with the server opens every update:
-    the BFV secret is shared. The server multiplies by the weights, so a client's upload does not depend on its weight.
+    Withstands eavesdroppers and a server without a key. The assumptions are the security of PASTA, ring-LWE at 128 bits
+    and HMAC-SHA256 as a PRF. Clients open only genuine sums, even from a malicious server. Such a server may learn a
+    bit of the key from each client in each round (docs/explanation/security.md). One client that colludes with the
+    server opens every update, because the clients share the BFV secret. The server multiplies by the weights, so a
+    client's upload does not depend on its weight.
 
     Parameters
     ----------
     clients, max_weight
-        Most clients of a round and largest weight of one; the weighted sum must stay below p.
+        Most clients in a round, and largest weight of a client. The weighted sum must stay below p.
     variant
-        4: PASTA-4, 32 words a block, 4 rounds; 3: PASTA-3, 128 words, 3 rounds (ePrint 2021/731).
+        4: PASTA-4, 32 words in a block, 4 rounds; 3: PASTA-3, 128 words, 3 rounds (ePrint 2021/731).
     prime_bits
-        17: p = 65537, N = 16384; 33: p = 8088322049, N = 32768, for weighted sums 17 bits cannot hold.
+        17: p = 65537, N = 16384; 33: p = 8088322049, N = 32768, for weighted sums above 17 bits.
     """
 
     name = "pasta-bfv"
     info = SchemeInfo(
         summary="PASTA stream cipher on the client, transciphered into BFV on the server",
-        withstands="a server without a key, eavesdroppers; false sums of a server that cheats"
-        " (of R that it tries a client tells at most log2(R + 1) bits of the key in an epoch:"
+        withstands="a server without a key, eavesdroppers; false sums of a malicious server"
+        " (R false sums in an epoch reveal at most log2(R + 1) bits of the key through a client:"
         " docs/explanation/security.md)",
-        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
-        cost="17 or 33 bits a value up, from 108 down; the server evaluates a circuit per 8192 values",
+        broken_by="one client colluding with the server: it decrypts every update, in all rounds of its key",
+        cost="17 or 33 bits per value up, from 108 down; the server evaluates a circuit per 8192 values",
         source="PASTA, ePrint 2021/731; hybrid HE",
         feature="hhe",
         workers=True,
@@ -64,7 +65,7 @@ class PastaBfv(NativeScheme):
         super().__init__(codec, params)
 
     @property
-    def grain(self) -> int:
+    def values_per_ciphertext(self) -> int:
         return int(self.describe()["values per ciphertext up"])
 
     @property

@@ -1,4 +1,4 @@
-"""`plain`: no encryption, the yardstick for accuracy and cost."""
+"""`plain`: no encryption, the baseline for accuracy and cost."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ __all__ = ["Plain"]
 
 
 class Plain(NativeScheme):
-    """Same codec, bounds and frames as every scheme, values in the clear.
+    """The codec, bounds and frames of every scheme, with values in the clear.
 
-    Hides nothing: the server and anyone on the wire read every update. False sums are found, as in every scheme.
+    Hides nothing: the server and anyone on the wire read every update. Clients reject false sums, as in every scheme.
     """
 
     name = "plain"
     info = SchemeInfo(
         summary="no encryption, same codec and frames",
-        withstands="nothing (it finds false sums)",
-        broken_by="anyone who sees the wire",
+        withstands="nothing (clients reject false sums)",
+        broken_by="any reader of the wire",
         cost="1.00x up and down",
-        source="yardstick",
+        source="baseline",
         hides=False,
         baseline=True,
         widths=True,

@@ -1,9 +1,9 @@
-"""Which schemes there are: this package's, and those that other packages register.
+"""The list of known schemes: the schemes of this package, and schemes that other packages register.
 
-A scheme of another package is a `fedcipher.schemes.base.Scheme`; where a library does its arithmetic it is a
-`fedcipher.schemes.library.LibraryScheme`, whose keys, frames and checks are the core's. Its package calls `register`.
-Nothing is found by itself. A scheme of an installed package is known only in a program that imports the module which
-registers it, or whose variable FEDCIPHER_SCHEMES names that module. Programs pass the variable on to those they start.
+A scheme of another package derives from `fedcipher.schemes.base.Scheme`, or from
+`fedcipher.schemes.library.LibraryScheme` if a library does its arithmetic. Its package calls `register`. There is no
+discovery of installed packages. A program knows the scheme only if it imports the module that registers it, or if its
+environment variable FEDCIPHER_SCHEMES names that module. Processes that the program starts inherit the variable.
 """
 
 from __future__ import annotations
@@ -27,51 +27,52 @@ from fedcipher.schemes.plain import Plain
 __all__ = ["MODULES", "register", "scheme_class", "scheme_names"]
 
 MODULES = "FEDCIPHER_SCHEMES"
-"""The variable with names of modules, with commas, that register schemes as they are imported."""
+"""Environment variable: names of modules to import, separated by commas. Each registers schemes on import."""
 
 _S = TypeVar("_S", bound=type[Scheme])
-# As frames and key files carry it.
+# The form of a name in frames and key files.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,15}")
-_OURS: dict[str, type[Scheme]] = {cls.name: cls for cls in (Plain, Flashe, Bfv, Oneshot, PastaBfv)}
+_BUILT_IN: dict[str, type[Scheme]] = {cls.name: cls for cls in (Plain, Flashe, Bfv, Oneshot, PastaBfv)}
 _registered: dict[str, type[Scheme]] = {}
 
 
 def register(cls: _S) -> _S:
-    """Make ``cls`` known by its ``name`` in this process, wherever the name of a scheme is taken; returns ``cls``.
+    """Make ``cls`` known by its ``name`` in this process, and return ``cls``.
 
-    Raises `ParameterError` where ``cls`` is no whole `Scheme` with a name and a `SchemeInfo`, or where the name is
-    another scheme's. To register the same class again changes nothing.
+    Raises `ParameterError` if ``cls`` is not a concrete `Scheme` with a name and a `SchemeInfo`, or if another scheme
+    has the name. Registering the same class again has no effect.
     """
-    if not _whole(cls):
-        raise ParameterError(f"{quoted(repr(cls), MAX_NAME)} is no class of a scheme; derive one from Scheme")
+    if not _is_concrete_scheme(cls):
+        raise ParameterError(f"{quoted(repr(cls), MAX_NAME)} is not a concrete scheme class; derive one from Scheme")
     name, info = getattr(cls, "name", None), getattr(cls, "info", None)
     if not (isinstance(name, str) and _NAME.fullmatch(name)) or not isinstance(info, SchemeInfo):
         raise ParameterError(
-            f"{cls.__name__} has no name of at most 16 small letters, digits and hyphens, or no info of type SchemeInfo"
+            f"{cls.__name__} needs a name of at most 16 small letters, digits and hyphens, and an info of type "
+            "SchemeInfo"
         )
-    if (_OURS | _registered).get(name, cls) is not cls:
-        raise ParameterError(f"the name {name!r} is another scheme's; give {cls.__name__} one of its own")
-    if name not in _OURS:
+    if (_BUILT_IN | _registered).get(name, cls) is not cls:
+        raise ParameterError(f"another scheme has the name {name!r}; give {cls.__name__} a name of its own")
+    if name not in _BUILT_IN:
         _registered[name] = cls
     return cls
 
 
-def _whole(given: object) -> bool:
+def _is_concrete_scheme(given: object) -> bool:
     return inspect.isclass(given) and issubclass(given, Scheme) and not inspect.isabstract(given)
 
 
 def scheme_names() -> list[str]:
-    """Names that `scheme` takes: this package's schemes, then those that are registered."""
+    """Names of all known schemes: first this package's, then registered ones."""
     return list(_known())
 
 
 def scheme_class(name: str) -> type[Scheme]:
-    """The class behind a name; `ParameterError` when there is none."""
+    """The class of a scheme's name. Raises `ParameterError` for an unknown name."""
     known = _known()
     if as_text(name, "scheme") not in known:
         raise ParameterError(
-            f"scheme {quoted(repr(name), MAX_NAME)} is not one of {', '.join(known)}; {MODULES} names the module that "
-            "registers another package's"
+            f"scheme {quoted(repr(name), MAX_NAME)} is not one of {', '.join(known)}; for a scheme of another package, "
+            f"set {MODULES} to the module that registers it"
         )
     return known[name]
 
@@ -80,12 +81,12 @@ def _known() -> dict[str, type[Scheme]]:
     for module in os.environ.get(MODULES, "").split(","):
         if module.strip():
             _import(module.strip())
-    return _OURS | _registered
+    return _BUILT_IN | _registered
 
 
 def _import(module: str) -> None:
     try:
-        # What is imported already is not imported again.
+        # Python caches imported modules, so repeated calls are cheap.
         import_module(module)
     except FedcipherError:
         raise

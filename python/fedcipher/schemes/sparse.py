@@ -1,9 +1,9 @@
-"""Part of an update, the same part from every client: which coordinates, and what waits for its turn.
+"""Selects the part of an update that a round sends, the same part for every client, and keeps the rest for later.
 
-Which coordinates a round sends follows from public data, the last aggregate's mean and the round number
-(`crates/fedcipher-core/src/sparse.rs`). So the choice attributes nothing to anyone, no positions travel, and a scheme
-sees a smaller dense update. Clients that disagree on the set make a sum that does not open, because its digest is in
-the MAC.
+Public data determine the coordinates of a round: the last aggregate's mean and the round number
+(`crates/fedcipher-core/src/sparse.rs`). The choice therefore reveals nothing about a client, no positions travel, and a
+scheme sees a smaller dense update. If clients disagree on the set, their sum does not open, because the MAC covers the
+set's digest.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class CommonSet:
-    """The coordinates of one round.
+    """The set of coordinates of one round.
 
     Parameters
     ----------
     like
         Arrays of the model's shapes.
     reference
-        The last aggregate's mean, which all clients have; None before the first.
+        The last aggregate's mean, which all clients have; None before the first aggregate.
     round, top
-        Number of the round, and the fraction of each tensor to send.
+        Number of the round, and the fraction of each tensor to send (0 to 1).
 
-    Raises `LayoutError` where the reference has other shapes.
+    Raises `LayoutError` if the reference has other shapes.
     """
 
     def __init__(self, like: Sequence[Array], reference: Sequence[Array] | None, round: int, top: float) -> None:
@@ -52,42 +52,42 @@ class CommonSet:
         self.counts: list[int] = np.diff(ends).tolist()
         text = f"fedcipher common set: {self.shapes}: ".encode()
         self.digest = hashlib.sha256(text + self.index.astype("<u4").tobytes()).digest()
-        """What both ends bind into the MAC."""
+        """SHA-256 of the set: associated data, which the MAC covers, on both ends."""
 
     def gather(self, flat: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """The chosen values of all tensors in a row, tensor by tensor."""
+        """Return the chosen values of a flat update, tensor by tensor."""
         return np.split(flat[self.index], self._cuts)
 
     def scatter(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """`gather` undone, zero elsewhere."""
+        """Put values of `gather` back at their coordinates of a flat update, with zeros elsewhere."""
         flat = np.zeros(self.elements, np.float32)
         flat[self.index] = values
         return flat
 
     def gathered(self, layout: Layout) -> Layout:
-        """The layout of what `gather` gives of an update of ``layout``."""
+        """The layout of the result of `gather`, for an update of ``layout``."""
         tensors = zip(layout.tensors, self.counts, strict=True)
         return Layout([(dtype, bits, alpha, [count]) for (dtype, bits, alpha, _), count in tensors])
 
     def scattered(self, layout: Layout) -> Layout:
-        """`gathered` undone; `LayoutError` when ``layout`` is not of this set."""
+        """The layout of the whole update for a layout of `gathered`; `LayoutError` for a layout of another set."""
         if [shape for _, _, _, shape in layout.tensors] != [[count] for count in self.counts]:
             raise LayoutError(
-                "the aggregate is of other coordinates than this round's; it needs the same reference (the last "
-                "aggregate's mean) and the same shapes that its clients had"
+                "the aggregate has other coordinates than this round; give the reference (the last aggregate's mean) "
+                "and the shapes that its clients had"
             )
         tensors = zip(layout.tensors, self.shapes, strict=True)
         return Layout([(dtype, bits, alpha, list(shape)) for (dtype, bits, alpha, _), shape in tensors])
 
 
 class Feedback:
-    """What a client has not sent yet, for the next update (error feedback); secret to the client."""
+    """The values that a client has not sent yet, to add to its next update (error feedback). Secret to the client."""
 
     def __init__(self) -> None:
-        self._kept = np.empty(0, np.float32)
+        self._residual = np.empty(0, np.float32)
 
     def corrected(self, update: Sequence[Array]) -> NDArray[np.float32]:
-        """``update``, flat, and what was kept. Raises `NotFiniteError`, `LayoutError`."""
+        """``update``, flat, plus the unsent values. Raises `NotFiniteError`, `LayoutError`."""
         flat = flat_float32(update)
         for tensor, x in enumerate(flat):
             if not np.isfinite(x).all():
@@ -97,36 +97,36 @@ class Feedback:
                     "learning rate or drop this client from the round"
                 )
         total = np.concatenate([*flat, np.empty(0, np.float32)])
-        if self._kept.size == 0:
+        if self._residual.size == 0:
             return total
-        if self._kept.size != total.size:
+        if self._residual.size != total.size:
             raise LayoutError(
-                f"the error feedback is of {self._kept.size} values but the update of {total.size}; a model of other "
-                "shapes needs an encryptor of its own"
+                f"the error feedback has {self._residual.size} values but the update has {total.size}; make "
+                "another encryptor for a model of other shapes"
             )
         with np.errstate(over="ignore"):
-            return np.clip(total + self._kept, -_LARGEST, _LARGEST)
+            return np.clip(total + self._residual, -_LARGEST, _LARGEST)
 
     def keep(self, corrected: NDArray[np.float32], index: NDArray[np.uint32], sent: NDArray[np.float32]) -> None:
-        """Everything unsent, and the clipping and quantisation error of what was sent."""
-        kept = corrected.copy()
-        kept[index] -= sent
-        self._kept = kept
+        """Keep the unsent values, and the clipping and quantisation error of the sent values."""
+        residual = corrected.copy()
+        residual[index] -= sent
+        self._residual = residual
 
     def export(self) -> bytes:
-        """float32, little-endian; empty before the first update."""
-        return self._kept.astype("<f4").tobytes()
+        """The unsent values as float32, little-endian; empty before the first update."""
+        return self._residual.astype("<f4").tobytes()
 
     def restore(self, state: bytes) -> None:
-        """Take up what `export` gave. Raises `FrameError`."""
-        kept = np.frombuffer(state, "<f4").astype(np.float32) if len(state) % 4 == 0 else None
-        if kept is None or not np.isfinite(kept).all():
+        """Continue with the result of `export`. Raises `FrameError`."""
+        residual = np.frombuffer(state, "<f4").astype(np.float32) if len(state) % 4 == 0 else None
+        if residual is None or not np.isfinite(residual).all():
             raise FrameError("the stored error-feedback state is damaged; delete it to start from zero")
-        self._kept = kept
+        self._residual = residual
 
 
 def dequantised(layout: Layout, integers: NDArray[np.uint32], levels: Levels) -> NDArray[np.float32]:
-    """The values that ``integers`` stand for. Quantised again, to the nearest, they give the same integers."""
+    """Convert ``integers`` to float32 values. Quantising these to the nearest gives the same integers again."""
     out = np.empty(integers.size, np.float32)
     start = 0
     for _, bits, alpha, shape in layout.tensors:
@@ -138,11 +138,11 @@ def dequantised(layout: Layout, integers: NDArray[np.uint32], levels: Levels) ->
 
 
 def set_of(like: Sequence[Array] | None, reference: Sequence[Array] | None, round: int, top: float) -> CommonSet:
-    """The set of a round for whoever decrypts. Raises `ParameterError` when nothing says what the model looks like."""
+    """The set of a round, for a decryptor. Raises `ParameterError` if neither argument gives the model's shapes."""
     shapes = like if like is not None else reference
     if shapes is None:
         raise ParameterError(
-            "an aggregate of a codec with top carries no positions: pass like=<the model's arrays>, and from the "
-            "second aggregate on reference=<the previous aggregate's mean>"
+            "an aggregate of a codec with top has no positions: pass like=<the model's arrays>, and from the second "
+            "aggregate on reference=<the previous aggregate's mean>"
         )
     return CommonSet(shapes, reference, round, top)

@@ -1,7 +1,7 @@
-"""The one list of schemes with their variants: tests, fuzz targets and tables take theirs from `every_scheme`.
+"""The single list of schemes with their variants, for tests, fuzz targets and tables (`every_scheme`).
 
-A scheme states its own variants: one of the core in its Rust module, one of another package as `Scheme.variants`. This
-module only collects them, so that no list can leave out a new scheme.
+Each scheme states its own variants: a scheme of the core in its Rust module, a scheme of another package as
+`Scheme.variants`. This module only collects them, so that no list can omit a new scheme.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ class Variant:
 
     @property
     def info(self) -> SchemeInfo:
-        """What the scheme says of itself."""
+        """The scheme's `SchemeInfo`."""
         return self.scheme.info
 
     @property
     def first(self) -> bool:
-        """Whether this is the variant that stands for its scheme."""
+        """Whether this is the scheme's first variant, which has the scheme's name."""
         return self.name == self.scheme.name
 
     @property
     def in_core(self) -> bool:
-        """Whether the core does the arithmetic, as an engine needs."""
+        """Whether the core does the arithmetic. An engine serves only such schemes."""
         return issubclass(self.scheme, NativeScheme)
 
     def make(self, *, clients: int, codec: Codec | None = None, **params: Any) -> Scheme:
-        """Make the scheme for so many ``clients``; ``params`` replace those of the variant.
+        """Make the scheme for at most ``clients`` clients. ``params`` replace parameters of the variant.
 
-        Raises `ParameterError`, and `DependencyError` where a package or a feature is missing.
+        Raises `ParameterError`, and `DependencyError` if a package or a feature is missing.
         """
         if self.sparse:
             codec = replace(codec_or(codec, _BITS), target="delta")
@@ -60,17 +60,17 @@ class Variant:
 
 
 def every_scheme() -> list[Variant]:
-    """All schemes of `scheme_names` in all their variants, in that order.
+    """List all variants of all schemes, in the order of `scheme_names`.
 
-    Each scheme has at least one variant. Raises `ParameterError` as `scheme_names`.
+    Each scheme has at least one variant. Raises the errors of `scheme_names`.
     """
     return [variant for name in scheme_names() for variant in variants_of(scheme_class(name))]
 
 
 def variants_of(cls: type[Scheme]) -> list[Variant]:
-    """The variants that ``cls`` states; where it states none, the one of its defaults."""
+    """The variants that ``cls`` states, or one variant with default parameters if it states none."""
     core = [row for row in _native.every_scheme() if issubclass(cls, NativeScheme) and row[0] == cls.name]
     if core:
         return [Variant(name, cls, json.loads(params), sparse) for _, name, params, sparse in core]
-    # This build has no kernel of it, or its arithmetic is a library's.
+    # Either this build lacks the scheme's kernel, or another library does the scheme's arithmetic.
     return [Variant(name, cls, dict(params)) for name, params in {cls.name: {}, **cls.variants}.items()]

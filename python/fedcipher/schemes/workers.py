@@ -1,4 +1,4 @@
-"""An aggregation's work, shared out between processes of one server (`Scheme.workers`, `Aggregator.parted`)."""
+"""Divides an aggregation's work among the processes of one server (`Scheme.workers`, `Aggregator.parted`)."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ __all__ = ["PartedSum", "Parts", "Workers"]
 
 @dataclass(frozen=True)
 class Parts:
-    """What a server's own processes make an aggregate of: each of ``pieces``, with what they have in ``common``."""
+    """The work of an aggregation: each of ``pieces`` is one work item, and every item also needs ``common``."""
 
     common: bytes
     pieces: list[bytes]
 
 
 class Workers:
-    """Does the work of aggregates in pieces."""
+    """Runs work items of aggregations."""
 
     def __init__(self, native: _native.Scheme) -> None:
         self._native = native
 
-    def work(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
-        """Do one of `PartedSum.parts`. Raises `FrameError`."""
-        return self._native.work(server_key(key), as_bytes(common, "common"), as_bytes(piece, "piece"))
+    def run_work_item(self, key: _native.ServerKey, common: bytes, piece: bytes) -> bytes:
+        """Run one piece of `PartedSum.parts` and return its result. Raises `FrameError`."""
+        return self._native.run_work_item(server_key(key), as_bytes(common, "common"), as_bytes(piece, "piece"))
 
 
 class PartedSum:
-    """A sum whose work other processes do."""
+    """A sum computed by other processes from work items."""
 
     def __init__(self, native: _native.Aggregator) -> None:
         self._native = native
 
     def parts(self) -> Parts:
-        """The work of `Aggregator.finish`, for `Workers.work` in other processes. Raises as `Aggregator.finish`."""
+        """Return the work of `Aggregator.finish`, for `Workers.run_work_item` in other processes.
+
+        Raises the errors of `Aggregator.finish`.
+        """
         return Parts(*self._native.parts())
 
     def finish_from(self, results: Sequence[bytes]) -> bytes:
-        """The same frame as `Aggregator.finish`, to the bit, from the results of all `parts` in their order.
+        """Return the frame of `Aggregator.finish`, bit for bit, from the results of all `parts` in their order.
 
-        Raises `FrameError` where results are missing or damaged, and as `Aggregator.finish`.
+        Raises `FrameError` if results are missing or damaged, and the errors of `Aggregator.finish`.
         """
         return self._native.finish_from(as_frames(results, "results"))

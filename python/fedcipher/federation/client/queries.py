@@ -77,7 +77,7 @@ class QueryFrame:
         frame = self._encryptor.encrypt(
             **sent,
             round=query.round,
-            plan=self._plan,
+            round_plan=self._plan,
             model=query.associated_data(self._context),
             memory=query.memory(),
         )

@@ -129,7 +129,7 @@ class Asking:
 
     def with_model(self, messages: list[Message], index: int, number: int) -> Iterator[Message]:
         """The messages of the frames of ``number``, each with what its node lacks of the model."""
-        plan = self._run.scheme.plan(self._run.key, self._run.nodes.clients(messages))
+        plan = self._run.scheme.round_plan(self._run.key, self._run.nodes.clients(messages))
         if messages and self._run.link is not None:
             self._run.sums.meet(self._run.link, self._run.charter.types["train"])
         return self._one_by_one(messages, index, number, plan)

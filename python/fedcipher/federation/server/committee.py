@@ -61,7 +61,7 @@ def needed_of(scheme: Scheme) -> int:
 
 def addressed(scheme: Scheme, frame: bytes, reader: int) -> bytes:
     """An aggregate with what ``reader`` needs of it; all of it where the scheme has no committee."""
-    return frame if scheme.committee is None else scheme.committee.addressed(frame, reader)
+    return frame if scheme.committee is None else scheme.committee.for_reader(frame, reader)
 
 
 class Committee:

@@ -188,7 +188,7 @@ class QueryRun:
         sums = RoundSums(self._empty_sum)
         settings: dict[str, Any] = {
             "document": self._asked.encode(),
-            "plan": self._scheme.plan(self._key, []),
+            "plan": self._scheme.round_plan(self._key, []),
             "prekeys": self._prekeys,
         }
         content = {**self._content, QUERY: Config({k: v for k, v in settings.items() if v})}
