@@ -81,8 +81,8 @@ class Codec:
     ----------
     bits
         Bits of a value, 2 to 24: one number, or one for each tensor. With ``"auto"`` a run chooses among `AUTO_BITS`
-        by the noise of its opened sums (`fedcipher.federation.bit_widths`). A value has at least ``2^bits - 1`` steps, and
-        more if the field of a sum has room.
+        by the noise of its opened sums (`fedcipher.federation.bit_widths`). A value has at least ``2^bits - 1`` steps,
+        and more if the field of a sum has room.
     clip
         Largest magnitude of a value; larger values are clipped. A number, or one for each tensor. ``"auto"``:
         ``margin`` times the largest magnitude of the same tensor in the public reference (FedBit, section V: FEDBIT
@@ -97,8 +97,8 @@ class Codec:
         limit: in a range of 1 with 12 bits, an update of 1e-4 would vanish.
     start
         For deltas: the range of each tensor before the first reference. For whole weights: the smallest range
-        (`first_ranges`). ``None``: a run whose ranges follow (`fedcipher.federation.ranges.ranges_follow_updates`) finds them with a
-        sum of histograms; other runs use 1.
+        (`first_ranges`). ``None``: a run whose ranges follow the updates (`fedcipher.federation.ranges`) finds them
+        with a sum of histograms; other runs use 1.
     rounding
         ``"nearest"``, or ``"stochastic"`` (unbiased). If ranges follow, ``"nearest"`` applies only to values for which
         it is unbiased (`fedcipher.federation.coding`).

@@ -28,10 +28,10 @@ class RoundSettings:
 
     ``charter`` is the digest of the run's charter. ``document`` is the charter itself, for a client that may lack it,
     and ``signature`` is its coordinator's, if there is one. ``round`` is the number that the key's ledgers count, and
-    ``index`` is the run's own round, from 1. ``plan`` is the result of `Scheme.round_plan`. The message's chain has ``steps``
-    steps, and ``last`` is the digest of the last one. ``indices`` are the rounds of the steps in the message. ``bits``
-    is the number of bits of a value in this round, if the codec leaves a choice; else 0. ``prekeys`` are the prekeys of
-    the committee's members, each with the member's signature.
+    ``index`` is the run's own round, from 1. ``plan`` is the result of `Scheme.round_plan`. The message's chain has
+    ``steps`` steps, and ``last`` is the digest of the last one. ``indices`` are the rounds of the steps in the message.
+    ``bits`` is the number of bits of a value in this round, if the codec leaves a choice; else 0. ``prekeys`` are the
+    prekeys of the committee's members, each with the member's signature.
     """
 
     charter: bytes
