@@ -324,6 +324,26 @@ def test_an_epoch_that_a_federation_still_needs_is_not_rotated_away(tmp_path):
         assert "epoch 4" in run.authority("rotate", "--force")
 
 
+@pytest.mark.parametrize("target", ["delta", "weights"])
+def test_the_first_round_of_a_run_ends_the_epochs_before_it(tmp_path, target):
+    """Each run keeps the epoch that it began with, and the authority can rotate once between two runs."""
+
+    def runs_a_round(name):
+        averaging = FedAvg(fraction_train=1.0, min_train_nodes=3, min_available_nodes=3)
+        strategy = SecureStrategy(averaging, run.keys(), out=tmp_path / name)
+        strategy.start(grid_of(run, 3)[0], record(initial()), num_rounds=2)
+        return [one.epoch for one in strategy.rounds]
+
+    with deployment(flashe(codec=Codec(bits=16, target=target)), 3, tmp_path) as run:
+        assert runs_a_round("first") == [1, 1]
+        for epoch, name in ((2, "second"), (3, "third")):
+            assert run.local.rotate() == epoch
+            with pytest.raises(errors.EngineError, match=f"epoch {epoch - 1} is still in use"):
+                run.local.rotate()
+            assert until(lambda: run.connect(0).epochs[-1] == epoch)  # noqa: B023
+            assert runs_a_round(name) == [epoch, epoch]
+
+
 def is_revoked(call):
     try:
         call()
