@@ -74,14 +74,14 @@ MUTANTS = (
     python(
         "federation/client/egress",
         "an update leaves as numbers",
-        "if numbers > _MOST_NUMBERS or text > _MOST_TEXT:",
-        "if text > _MOST_TEXT:",
+        "if numbers > _MAX_NUMBERS or text > _MAX_TEXT:",
+        "if text > _MAX_TEXT:",
     ),
     python(
         "federation/client/egress",
         "an update leaves as text",
-        "if numbers > _MOST_NUMBERS or text > _MOST_TEXT:",
-        "if numbers > _MOST_NUMBERS:",
+        "if numbers > _MAX_NUMBERS or text > _MAX_TEXT:",
+        "if numbers > _MAX_NUMBERS:",
     ),
     python(
         "adapters/flower/mod",
@@ -121,7 +121,7 @@ MUTANTS = (
     python(
         "federation/server/asking",
         "more are asked than fit",
-        " if len(able) > self._run.setup.most else able",
+        " if len(able) > self._run.setup.max_clients else able",
         " if False else able",
     ),
     python(
@@ -516,10 +516,12 @@ MUTANTS = (
     python(
         "federation/client/model",
         "every key has a budget of privacy",
-        "        spend(self._holder, self.charter)\n",
+        "        charge_privacy_budget(self._holder, self.charter)\n",
         "",
     ),
-    python("federation/client/queries", "queries cost no privacy", "        spend(holder, query)\n", ""),
+    python(
+        "federation/client/queries", "queries cost no privacy", "        charge_privacy_budget(holder, query)\n", ""
+    ),
     python(
         "federation/client/clip_feedback",
         "what waits is gone when a round is asked for again",

@@ -19,7 +19,7 @@ from fedcipher.federation.answers import Answer, Sums, part_of
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import PURPOSES, Charter, Purpose, arrays_digest
 from fedcipher.federation.records import RoundRecord, counted_of, losses
-from fedcipher.federation.server.committee import addressed
+from fedcipher.federation.server.committee import for_reader
 from fedcipher.federation.server.run_folder import StoredRun, read_run
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme
@@ -166,7 +166,7 @@ class Curves:
 
     def _own(self, frame: bytes) -> bytes:
         """A frame as the engine's client is sent it: an engine opens one form of it only."""
-        return addressed(self.scheme, frame, self._key.client) if isinstance(self._key, Engine) else frame
+        return for_reader(self.scheme, frame, self._key.client) if isinstance(self._key, Engine) else frame
 
     @staticmethod
     def _model(chain: Chain) -> str:
