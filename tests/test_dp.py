@@ -904,7 +904,9 @@ def test_more_rounds_than_the_clients_may_give_is_said_before_the_first(tmp_path
     grid = LocalGrid(make_app(goals, [10] * 3), 3, folder)
     strategy.start(grid, record(initial()), num_rounds=rounds)
     said = [r.getMessage() for r in caplog.records if "num_rounds=" in r.getMessage()]
-    assert [text for text in said if "num_rounds=3, and these keys give 2 updates" in text] == said
+    assert [
+        text for text in said if "num_rounds=3, but the differential privacy of these keys allows 2 updates" in text
+    ] == said
     assert bool(said) == warned
     # And it is true.
     assert [r.accepted for r in strategy.rounds] == [3, 3, 0][:rounds]

@@ -242,9 +242,9 @@ def test_garbage_and_drop_outs_leave_the_others_right(tmp_path, rng, name, param
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        ("trains", "and has been client 2"),
+        ("trains", "but is known as client 2"),
         # Its evaluation is a frame too, and shows whose it is.
-        ("evaluates", "and has been client 2"),
+        ("evaluates", "but is known as client 2"),
         ("is silent", "belongs to node 1004"),
     ],
 )
@@ -348,7 +348,7 @@ def test_a_node_that_was_set_up_anew_takes_its_client_id_with_it(tmp_path, rng, 
         (2003, 3),
         (2003, 3),
     ]
-    assert "client 3 is node 2003 now: node 1003, which it was, is gone" in caplog.text
+    assert "client 3 is now node 2003; its earlier node 1003 is gone" in caplog.text
 
 
 BAD_METRICS = {

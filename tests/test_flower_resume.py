@@ -359,7 +359,7 @@ def test_damaged_journals_are_named(tmp_path, rng):
     with sqlite3.connect(path) as base:
         base.execute("PRAGMA user_version=9")
     base.close()
-    with pytest.raises(errors.RunError, match="is of format 9"):
+    with pytest.raises(errors.RunError, match="has format 9"):
         here.run(2)
 
 
@@ -451,7 +451,7 @@ def test_a_journal_that_is_refused_is_closed_at_once(tmp_path, rng):
     with closing(sqlite3.connect(path)) as base:
         base.execute("PRAGMA user_version=9")
     # The refusal, which the caller may keep, holds what the journal was opened with.
-    with pytest.raises(errors.RunError, match="is of format 9") as refused:
+    with pytest.raises(errors.RunError, match="has format 9") as refused:
         here.run(2)
     files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     assert refused.tb and not any(path.name in file for file in files)

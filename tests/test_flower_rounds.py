@@ -167,11 +167,11 @@ def test_a_server_that_waits_for_its_superlink_hears_an_interrupt_of_another_thr
     """As Flower tells an app to end whose parent has died."""
     code = """
 import signal, sys, threading, time
-from fedcipher.federation.server.polling import answered
+from fedcipher.federation.server.polling import wait_for_call
 # Ignored in what a shell has started in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT)).start()
-answered(lambda: threading.Event().wait())
+wait_for_call(lambda: threading.Event().wait())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0 and "KeyboardInterrupt" in done.stderr

@@ -106,7 +106,7 @@ def test_without_enough_members_the_round_has_no_aggregate_and_says_who_is_missi
     federation = Federation(
         tmp_path, rng, lambda sent, reply, client: None if asks_member(sent) and client in {0, 3} else reply
     )
-    with pytest.raises(errors.StrategyError, match=r"3 of 5 members.*1 more must; without: \[0, 3\]"):
+    with pytest.raises(errors.StrategyError, match=r"3 of 5 members.*1 more must; missing: \[0, 3\]"):
         federation.start(1)
 
 
@@ -907,9 +907,9 @@ def test_a_client_whose_shares_do_not_open_is_named_in_its_round_and_costs_that_
     federation.start(4)
     rounds, honest = read_journal(tmp_path / "run").rounds, sorted(set(range(CLIENTS)) - {liar})
     assert federation.strategy.run.nodes.sent_false_shares == {liar} and not federation.strategy.run.search.found
-    assert f"clients [{liar}] have sealed" in rounds[0].unfinished
+    assert f"clients [{liar}] have sent false shares" in rounds[0].unfinished
     assert [record.unfinished for record in rounds[1:]] == [None] * 3
-    assert f"round 1: clients [{liar}] have sealed false shares" in caplog.text
+    assert f"round 1: clients [{liar}] have sent false shares" in caplog.text
     senders = [[c.client for c in record.clients if c.left_out is None] for record in rounds[1:]]
     # The first sum was to have all six, so that one of all but the liar would show its update: two more sit out.
     sat_out = [client for client in rounds[1].clients if client.unsummed]

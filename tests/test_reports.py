@@ -105,7 +105,7 @@ def test_a_report_that_is_too_long_is_named(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("fedcipher.federation.server.reports._MAX_BYTES", 10)
     run = Run(tmp_path, rounds=1)
     assert not run.result.train_metrics_clientapp
-    assert "is left out: at most 10 are read" in caplog.text and "3 of 3 readers have reported" in caplog.text
+    assert "is left out; the limit is 10 bytes" in caplog.text and "3 of 3 readers have reported" in caplog.text
 
 
 def says(reply, text):

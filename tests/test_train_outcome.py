@@ -66,7 +66,7 @@ def test_a_run_without_any_aggregate_fails_also_where_single_clients_succeeded()
         "The last, round 2: it has 2 usable updates and needs 2"
     )
     assert failure([RoundResult.of(few[0]), RoundResult.of(record(2))]).startswith(
-        "1 of 2 rounds have no aggregate: [1]. The last, round 1: 1"
+        "1 of 2 rounds have no aggregate: [1]. The last, round 1: it has 1 "
     )
 
 

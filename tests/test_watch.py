@@ -235,7 +235,7 @@ def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path, capsys):
         # The journal goes: the page says so, and goes on.
         with sqlite3.connect(grows / "journal.db") as base:
             base.execute("PRAGMA user_version=9")
-        assert "is of format 9" in get(shown.address)[2]
+        assert "has format 9" in get(shown.address)[2]
         with pytest.raises(urllib.error.HTTPError, match="503"):
             get(f"{shown.address}metrics")
 

@@ -103,8 +103,8 @@ MUTANTS = (
         "if known != client and known not in revoked:",
         "if False:",
     ),
-    python("federation/server/node_map", "a node takes another's client", "if owner in there():", "if False:"),
-    python("federation/server/node_map", "a restarted node is locked out", "if owner in there():", "if True:"),
+    python("federation/server/node_map", "a node takes another's client", "if owner in connected():", "if False:"),
+    python("federation/server/node_map", "a restarted node is locked out", "if owner in connected():", "if True:"),
     python(
         "federation/server/intake",
         "an update in the clear is taken",
@@ -139,14 +139,14 @@ MUTANTS = (
     python(
         "federation/server/run",
         "changed ciphertext goes on",
-        '        if self.setup.opener is None:\n            raise StrategyError(\n                "the arrays that',
-        '        if False:\n            raise StrategyError(\n                "the arrays that',
+        '        if self.setup.opener is None:\n            raise StrategyError(\n                "the arrays of',
+        '        if False:\n            raise StrategyError(\n                "the arrays of',
     ),
     python(
         "federation/server/round_close",
         "a deadline is not kept",
-        "(most if self._deadline is None else min(most, self._deadline))",
-        "most",
+        "(limit if self._deadline is None else min(limit, self._deadline))",
+        "limit",
     ),
     python(
         "federation/server/round_close",
@@ -305,14 +305,14 @@ MUTANTS = (
     python(
         "federation/client/egress",
         "a frame of another round leaves",
-        "if (kind, found, its, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):",
+        "if (kind, found, round_number, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):",
         "if (kind, found, len(contributions)) != (_UPDATE_KIND, scheme, 1):",
     ),
     python(
         "federation/client/egress",
         "an aggregate leaves as an update",
-        "if (kind, found, its, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):",
-        "if (found, its, len(contributions)) != (scheme, number, 1):",
+        "if (kind, found, round_number, len(contributions)) != (_UPDATE_KIND, scheme, number, 1):",
+        "if (found, round_number, len(contributions)) != (scheme, number, 1):",
     ),
     python(
         "federation/client/egress",
@@ -358,7 +358,7 @@ MUTANTS = (
     python(
         "federation/server/intake",
         "parties are not checked",
-        "                self._nodes.check(reply.node, named, revoked, self._there)\n",
+        "                self._nodes.check(reply.node, named, revoked, self._nodes_present)\n",
         "",
     ),
     python(
@@ -525,8 +525,8 @@ MUTANTS = (
     python(
         "federation/client/clip_feedback",
         "what waits is gone when a round is asked for again",
-        "            self._remember(ready, made)\n",
-        "            self._remember(None, made)\n",
+        "            self._save(ready, made)\n",
+        "            self._save(None, made)\n",
     ),
 )
 

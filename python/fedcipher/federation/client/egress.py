@@ -87,7 +87,5 @@ def _size(name: str, key: str, values: Any) -> tuple[int, int]:
         elif isinstance(value, int | float):
             numbers += 1
         else:
-            raise PlaintextError(
-                f"{key!r} of the reply's {name!r} is {type(value).__name__}; only numbers and texts may leave"
-            )
+            raise PlaintextError(f"{key!r} of the reply's {name!r} is {type(value).__name__}, not a number or text")
     return numbers, text

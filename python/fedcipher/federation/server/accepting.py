@@ -114,10 +114,10 @@ class Accepting:
         sums = RoundSums(lambda: self._run.sums.empty_sum(number))
         return self._intake.take(purpose, replies, self._run.record, sums, effect, keep_frames=keep_frames)
 
-    def _record_silent(self, heard: list[ClientRecord], effect: str, why: str) -> None:
-        """Add a record for each node that has not replied; ``heard`` are the records of replies."""
-        silent = self._run.setup.round_close.silent(self._run.record, heard, training=self._run.training)
-        heard.extend(self._intake.left_out(node, effect, why) for node in silent)
+    def _record_silent(self, records: list[ClientRecord], effect: str, why: str) -> None:
+        """Add a record for each node that has not replied; ``records`` are the records of replies."""
+        silent = self._run.setup.round_close.silent(self._run.record, records, training=self._run.training)
+        records.extend(self._intake.left_out(node, effect, why) for node in silent)
 
     def _step(self, record: RoundRecord, replies: Iterable[Reply], number: int) -> tuple[Added, list[bytes]] | None:
         """Make the run's next step from the frames of round number ``number``. Return None if there is no step."""
@@ -182,7 +182,7 @@ class Accepting:
         asked = [node for node in accepted if self._run.nodes.client_of[node] in readers][: self._reports.wanted]
         messages = [self._report_message(purpose, node, index, frame) for node in asked]
         report = self._reports.ask(self._run.link, messages, [*answers, *advice])
-        for node in self._reports.heard:
+        for node in self._reports.answered:
             model.delivered(node)
         if report is not None and advice:
             model.widths.hear(round(report.values[ADVICE][0]))

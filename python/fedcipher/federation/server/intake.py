@@ -77,7 +77,7 @@ class Intake:
         ``effect`` is the log's text for a reply that is left out, such as "is left out of round 3". ``keep_frames``
         also keeps the frames themselves.
         """
-        model, heard = self._run.model, record.clients if purpose == "train" else record.evaluations
+        model, records = self._run.model, record.clients if purpose == "train" else record.evaluations
         charter, revoked = model.charter, self._run.setup.keys.revoked()
         measured = purpose == "train" and model.measuring
         lanes = lanes_of(charter, self._run.scheme, purpose, model.steps)
@@ -96,7 +96,7 @@ class Intake:
                 contribution = sums.add(frame, reply, named, context)
             except FedcipherError as error:
                 why = quoted(f"{type(error).__name__}: {error}")
-                heard.append(self.left_out(reply.node, effect, why, reply, phases))
+                records.append(self.left_out(reply.node, effect, why, reply, phases))
                 continue
             # Replies arrive one by one, so the time between them is not counted.
             record.aggregate_seconds += time.perf_counter() - began
@@ -104,7 +104,7 @@ class Intake:
                 record.elements = elements - counters
             self._nodes.learn(reply.node, contribution.client)
             model.delivered(reply.node)
-            heard.append(ClientRecord(reply.node, contribution.client, phases, clear=clear))
+            records.append(ClientRecord(reply.node, contribution.client, phases, clear=clear))
             unopened[reply.node] = failed
             if keep_frames:
                 frames[reply.node] = frame
@@ -113,11 +113,11 @@ class Intake:
         aggregator, accepted, others = sums.largest()
         not_added = {reply.node for reply in others}
         why = "its frame has another model or layout than most frames, or its app got other settings"
-        heard[:] = [
+        records[:] = [
             self.left_out(client.node, effect, why, phases=client.phases)
             if client.node in not_added and client.left_out is None
             else client
-            for client in heard
+            for client in records
         ]
         nodes = [reply.node for reply in accepted]
         kept = [frames[node] for node in nodes] if keep_frames else []

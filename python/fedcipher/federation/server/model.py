@@ -239,9 +239,9 @@ class ServerModel:
         """
         made_in = [self.folder.round_of(number) for number in range(1, self.folder.count + 1)]
         for record in rounds:
-            for heard, before in ((record.clients, record.round), (record.evaluations, record.round + 1)):
+            for clients, before in ((record.clients, record.round), (record.evaluations, record.round + 1)):
                 steps = bisect_left(made_in, before)
-                for client in heard:
+                for client in clients:
                     if client.refused:
                         self.forget(client.node)
                     elif client.left_out is None or client.unsummed:

@@ -28,11 +28,11 @@ class NodeMap:
         """Clients that have sent false shares to the committee."""
 
     def check(
-        self, node: int, clients: Iterable[int], revoked: Collection[int], there: Callable[[], Collection[int]]
+        self, node: int, clients: Iterable[int], revoked: Collection[int], connected: Callable[[], Collection[int]]
     ) -> None:
         """Check that ``node`` may send frames of ``clients``.
 
-        A client id belongs to the node that used it first, as long as that node is among those that ``there`` returns.
+        A client id belongs to the node that used it first, as long as ``connected`` returns that node.
         So a node that was set up again can take its client id along. A node has one client id, and gets a second one
         only after the first was revoked. The frame's signature is not verified yet, so this check stores nothing.
         Raises `RevokedError` and `UnknownClientError`.
@@ -46,7 +46,7 @@ class NodeMap:
             owner = self.node_of.get(client, node)
             if owner == node:
                 continue
-            if owner in there():
+            if owner in connected():
                 raise UnknownClientError(f"node {node} sent a frame of client {client}, which belongs to node {owner}")
 
     def learn(self, node: int, client: int) -> None:

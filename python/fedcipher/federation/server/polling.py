@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from fedcipher.errors import StrategyError
 from fedcipher.foreign_text import quoting_log
 
-__all__ = ["Gathering", "Mailbox", "Pulls", "answered"]
+__all__ = ["Mailbox", "PolledExchange", "ReplyPoller", "wait_for_call"]
 
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
 """Shortest and longest pause, in seconds, between two looks for replies."""
@@ -95,7 +95,7 @@ def _retried(call: Callable[..., T], *arguments: Any) -> T:
         time.sleep(_RETRY_SECONDS)
 
 
-def answered(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:
+def wait_for_call(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:
     """Return the result of a mailbox's call.
 
     Raises `StrategyError` ten minutes after ``until`` (a time of `time.monotonic`), or after now if that is later.
@@ -116,7 +116,7 @@ def answered(call: Callable[..., T], *arguments: Any, until: float = 0.0) -> T:
                 ) from None
 
 
-class Pulls:
+class ReplyPoller:
     """Asks a mailbox for replies, one message at a time, each in its own thread.
 
     Flower's `pull_messages` returns when all announced replies are complete. A SuperLink waits minutes for a reply that
@@ -160,12 +160,12 @@ class Pulls:
         wanted = set(names)
         hanging = self._calls_for(wanted).values()
         if hanging:
-            answered(self.mailbox.nodes, until=until)
+            wait_for_call(self.mailbox.nodes, until=until)
             wait(hanging, _MIN_PATIENCE)
             yield from self._finished(wanted)
 
 
-class Gathering:
+class PolledExchange:
     """Sends messages; iterating yields (node, reply) once for each reply, with the node that was asked.
 
     ``messages`` are pairs of (node, message). Iterating ends when all nodes have answered, at ``until`` (a time of
@@ -175,7 +175,7 @@ class Gathering:
 
     def __init__(
         self,
-        pulls: Pulls,
+        poller: ReplyPoller,
         messages: Iterable[tuple[int, Any]],
         *,
         until: float,
@@ -185,13 +185,13 @@ class Gathering:
         self.asked: list[int] = []
         """The nodes that were asked, in the order of the messages."""
         self._until, self._enough, self._grace = until, enough, grace
-        self._pulls = pulls
+        self._poller = poller
         self._began = time.monotonic()
         self.waiting: dict[str, int] = {}
         """The nodes that have not answered, by message id."""
         # One after the other, so that only one message of a round is in memory.
         for node, message in messages:
-            name = answered(pulls.mailbox.push, message, until=until)
+            name = wait_for_call(poller.mailbox.push, message, until=until)
             self.asked.append(node)
             if name is not None:
                 self.waiting[name] = node
@@ -201,13 +201,13 @@ class Gathering:
         while self.waiting:
             looked = time.monotonic()
             # This frame holds no reply while the caller uses it.
-            yield from self._with_nodes(self._pulls.replies(list(self.waiting), until))
+            yield from self._with_nodes(self._poller.replies(list(self.waiting), until))
             now = time.monotonic()
             if not satisfied and self._enough():
                 satisfied = True
                 until = min(until, now + self._grace(now - self._began))
             if now >= until:
-                yield from self._with_nodes(self._pulls.last(list(self.waiting), until))
+                yield from self._with_nodes(self._poller.last(list(self.waiting), until))
                 return
             if self.waiting:
                 # The delay of a reply, and the time for looks, stay a small share of the time waited.

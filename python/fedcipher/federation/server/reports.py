@@ -48,7 +48,7 @@ class Reports:
 
     def __init__(self, corrupt: int, patience: float) -> None:
         self._corrupt, self._patience = corrupt, patience
-        self.heard: list[int] = []
+        self.answered: list[int] = []
         """Nodes that have answered the last request, and so have received its sums."""
 
     @property
@@ -59,14 +59,14 @@ class Reports:
     def ask(self, link: Link, messages: Sequence[Message], answers: Sequence[Answer]) -> Report | None:
         """Send ``messages`` made with `request` and return the report; None if too few reports are the same."""
         counts: dict[bytes, int] = {}
-        self.heard = []
+        self.answered = []
         until = time.monotonic() + max(self._patience, _MIN_SECONDS)
         for reply in link.exchange(messages, until=until, enough=lambda: self._enough_agree(counts.values())):
             record = record_in(reply.content, REPORT, Config)
             text = None if record is None else record.get("report")
             if not isinstance(text, bytes):
                 continue
-            self.heard.append(reply.node)
+            self.answered.append(reply.node)
             if len(text) > _MAX_BYTES:
                 _log.warning("a reader's report of %s bytes is left out; the limit is %s bytes", len(text), _MAX_BYTES)
                 continue
@@ -75,7 +75,7 @@ class Reports:
         if not accepted:
             _log.warning(
                 "%s of %s readers have reported answers, but fewer than %s reports agree: the round has no metrics",
-                *(len(self.heard), len(messages), self._corrupt + 1),
+                *(len(self.answered), len(messages), self._corrupt + 1),
             )
             return None
         return _parsed(accepted[0], answers)

@@ -39,20 +39,20 @@ class RoundClose:
         self._outstanding: dict[str, tuple[int, RoundRecord | None, int]] = {}
 
     def gather(
-        self, send: Callable[..., _Exchange], timeout: float | None, heard: Sequence[ClientRecord] | None
+        self, send: Callable[..., _Exchange], timeout: float | None, records: Sequence[ClientRecord] | None
     ) -> _Exchange:
         """The replies to the messages of ``send``, until the deadline, ``timeout`` seconds, or a quorum.
 
-        ``send`` is `Link.exchange` with its messages. The caller adds a record to ``heard`` for each reply that it
-        uses, from which the quorum is counted. Without ``heard``, the exchange waits for all replies.
+        ``send`` is `Link.exchange` with its messages. The caller adds a record to ``records`` for each reply that it
+        uses, from which the quorum is counted. Without ``records``, the exchange waits for all replies.
         """
         limit = math.inf if timeout is None else timeout
         until = time.monotonic() + (limit if self._deadline is None else min(limit, self._deadline))
 
         def enough() -> bool:
-            if heard is None or self._quorum == 1:
+            if records is None or self._quorum == 1:
                 return False
-            accepted = sum(client.left_out is None for client in heard)
+            accepted = sum(client.left_out is None for client in records)
             return accepted >= max(math.ceil(self._quorum * len(made.asked)), self._minimum)
 
         made = send(until=until, enough=enough, grace=self._seconds_left)
@@ -63,14 +63,14 @@ class RoundClose:
         """Seconds to wait after the quorum is reached."""
         return self._grace
 
-    def silent(self, record: RoundRecord, heard: list[ClientRecord], *, training: bool) -> list[int]:
-        """The nodes without a record in ``heard`` when the round, or its evaluation, closed. They may still answer."""
+    def silent(self, record: RoundRecord, records: list[ClientRecord], *, training: bool) -> list[int]:
+        """The nodes without a record in ``records`` when the round or its evaluation closed. They may still answer."""
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return []
         late = record if training else None
         self._outstanding.update({name: (record.round, late, node) for name, node in exchange.waiting.items()})
-        nodes = {client.node for client in heard}
+        nodes = {client.node for client in records}
         return [node for node in exchange.asked if node not in nodes]
 
     def collect_late(self, link: Link | None) -> list[RoundRecord]:

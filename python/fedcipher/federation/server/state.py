@@ -127,8 +127,8 @@ class RunState:
         ``send`` is `Link.exchange` with its messages.
         """
         record = self.record
-        heard = record.clients if self.training else record.evaluations
-        return self.setup.round_close.gather(send, timeout, None if self.waits_for_all else heard)
+        records = record.clients if self.training else record.evaluations
+        return self.setup.round_close.gather(send, timeout, None if self.waits_for_all else records)
 
     def change_round(self, record: RoundRecord) -> None:
         """Write the changed ``record`` of an earlier round to the journal."""
