@@ -146,7 +146,7 @@ def test_what_no_two_say_or_what_is_no_report_is_no_metric(tmp_path, caplog, tex
     caplog.clear()
     (tmp_path / "other").mkdir()
     run = Run(tmp_path / "other", lambda reply, client: says(reply, b'{"loss":[%d]}' % client), rounds=1)
-    assert not run.result.train_metrics_clientapp and "fewer than 2 alike" in caplog.text
+    assert not run.result.train_metrics_clientapp and "fewer than 2 reports agree" in caplog.text
 
 
 @pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))
