@@ -462,7 +462,7 @@ def test_a_resumed_run_steps_on_with_the_moments_that_clients_have(tmp_path):
     halves.start(made("yogi"), rounds=4, resume=True)
     assert [r.round for r in halves.strategy.rounds] == [1, 2, 3, 4]
     assert halves.same_bytes("evaluate", 4) == as_bytes(whole.opened()) == as_bytes(halves.opened())
-    with pytest.raises(errors.StrategyError, match="cannot go on with other optimiser"):
+    with pytest.raises(errors.StrategyError, match="charter have changed: optimiser"):
         halves.start(made("yogi", eta=0.2), rounds=5, resume=True)
 
 
