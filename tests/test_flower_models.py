@@ -291,7 +291,7 @@ def test_what_could_look_at_single_updates_is_refused_before_the_first_message(t
     """With these numbers they are the mean of few clients; of more, or with others, they would not be."""
     apps = Apps(tmp_path)
     where = {"out": tmp_path / "run"} if how == "out" else {"opener": apps.auditor, "sets_models": how != "opener"}
-    with pytest.raises(errors.StrategyError, match=rf"^{type(inner).__name__} needs single updates"):
+    with pytest.raises(errors.StrategyError, match=rf"^{type(inner).__name__} looks at single updates"):
         apps.start(inner, **where)
     assert apps.grid.sent == []
 
