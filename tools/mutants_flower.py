@@ -72,14 +72,14 @@ MUTANTS = (
     python(
         "federation/client/egress",
         "an update leaves as numbers",
-        "if numbers > _MOST_NUMBERS or text > _MOST_TEXT:",
-        "if text > _MOST_TEXT:",
+        "if numbers > _MAX_NUMBERS or text > _MAX_TEXT:",
+        "if text > _MAX_TEXT:",
     ),
     python(
         "federation/client/egress",
         "an update leaves as text",
-        "if numbers > _MOST_NUMBERS or text > _MOST_TEXT:",
-        "if numbers > _MOST_NUMBERS:",
+        "if numbers > _MAX_NUMBERS or text > _MAX_TEXT:",
+        "if numbers > _MAX_NUMBERS:",
     ),
     python(
         "adapters/flower/mod",
@@ -101,8 +101,8 @@ MUTANTS = (
         "if known != client and known not in revoked:",
         "if False:",
     ),
-    python("federation/server/node_map", "a node takes another's client", "if owner in there():", "if False:"),
-    python("federation/server/node_map", "a restarted node is locked out", "if owner in there():", "if True:"),
+    python("federation/server/node_map", "a node takes another's client", "if owner in connected():", "if False:"),
+    python("federation/server/node_map", "a restarted node is locked out", "if owner in connected():", "if True:"),
     python(
         "federation/server/intake",
         "an update in the clear is taken",
@@ -119,7 +119,7 @@ MUTANTS = (
     python(
         "federation/server/asking",
         "more are asked than fit",
-        " if len(able) > self._run.setup.most else able",
+        " if len(able) > self._run.setup.max_clients else able",
         " if False else able",
     ),
     python(
@@ -137,14 +137,14 @@ MUTANTS = (
     python(
         "federation/server/run",
         "changed ciphertext goes on",
-        '        if self.setup.opener is None:\n            raise StrategyError(\n                "the arrays that',
-        '        if False:\n            raise StrategyError(\n                "the arrays that',
+        '        if self.setup.opener is None:\n            raise StrategyError(\n                "the arrays of',
+        '        if False:\n            raise StrategyError(\n                "the arrays of',
     ),
     python(
         "federation/server/round_close",
         "a deadline is not kept",
-        "(most if self._deadline is None else min(most, self._deadline))",
-        "most",
+        "(limit if self._deadline is None else min(limit, self._deadline))",
+        "limit",
     ),
     python(
         "federation/server/round_close",
@@ -356,7 +356,7 @@ MUTANTS = (
     python(
         "federation/server/intake",
         "parties are not checked",
-        "                self._nodes.check(reply.node, header.clients, revoked, self._there)\n",
+        "                self._nodes.check(reply.node, header.clients, revoked, self._nodes_present)\n",
         "",
     ),
     python(
@@ -514,15 +514,17 @@ MUTANTS = (
     python(
         "federation/client/model",
         "every key has a budget of privacy",
-        "        spend(self._holder, self.charter)\n",
+        "        charge_privacy_budget(self._holder, self.charter)\n",
         "",
     ),
-    python("federation/client/queries", "queries cost no privacy", "        spend(holder, query)\n", ""),
+    python(
+        "federation/client/queries", "queries cost no privacy", "        charge_privacy_budget(holder, query)\n", ""
+    ),
     python(
         "federation/client/clip_feedback",
         "what waits is gone when a round is asked for again",
-        "            self._remember(ready, made)\n",
-        "            self._remember(None, made)\n",
+        "            self._save(ready, made)\n",
+        "            self._save(None, made)\n",
     ),
 )
 

@@ -156,7 +156,7 @@ def test_of_whom_there_are_no_examples_counts_nothing(tmp_path, rng, caplog, tar
     for got, x in zip(strategy.open_model(decryptor), simulate(goals, examples, 2), strict=True):
         np.testing.assert_allclose(got, x, atol=1e-3)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(np.average(range(5), weights=examples), abs=1e-6)
-    assert "'num-examples' is 0, so this client's update counts nothing" in caplog.text
+    assert "'num-examples' is 0, so this client's update does not count" in caplog.text
 
 
 def test_where_nobody_has_examples_the_model_stays(tmp_path, rng):
@@ -185,7 +185,7 @@ def test_a_number_of_examples_that_is_none_is_refused_on_that_client(tmp_path, r
     for got, x in zip(strategy.open_model(decryptor), simulate(goals, counted, 2), strict=True):
         np.testing.assert_allclose(got, x, atol=1e-3)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(np.average(range(5), weights=counted), abs=1e-6)
-    assert f"sends zeros that count nothing: 'num-examples' is {odd}; let the app count" in caplog.text
+    assert f"sends zeros that do not count: 'num-examples' is {odd}; the app must return" in caplog.text
 
 
 @pytest.mark.parametrize("opened", [False, True])
@@ -194,7 +194,7 @@ def test_clients_of_unequal_examples_that_weigh_the_same_are_told(tmp_path, rng,
     """Under keys of ``keygen --equal``, with and without an opener: the clients open the sum of examples."""
     strategy, grid, *_ = setup(tmp_path, rng, "bfv", examples=examples, opened=opened)
     strategy.start(grid, record(initial()), num_rounds=3)
-    said = [r.getMessage() for r in caplog.records if "on average, and all weigh the same" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "on average, and all have the same weight" in r.getMessage()]
     mean = np.mean(examples)
     uneven = [n for n in examples if not mean / 1.05 <= n <= 1.05 * mean]
     # From the second round on, when the first one's sum is open.
@@ -243,9 +243,9 @@ def test_garbage_and_drop_outs_leave_the_others_right(tmp_path, rng, name, param
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        ("trains", "and has been client 2"),
+        ("trains", "but is known as client 2"),
         # Its evaluation is a frame too, and shows whose it is.
-        ("evaluates", "and has been client 2"),
+        ("evaluates", "but is known as client 2"),
         ("is silent", "belongs to node 1004"),
     ],
 )
@@ -286,9 +286,9 @@ def test_a_frame_of_another_client_is_refused(tmp_path, rng, caplog, monkeypatch
 
 
 FIRST = {
-    "other types": ([x.astype(np.float64) for x in initial()], None, "goes with another model or layout than most"),
-    "other shapes": ([np.zeros((30, 20), np.float32), np.zeros(7, np.float32)], None, "goes with another model"),
-    "another model": (initial(), b"\7" * 32, "goes with another model or layout than most"),
+    "other types": ([x.astype(np.float64) for x in initial()], None, "has another model or layout than most"),
+    "other shapes": ([np.zeros((30, 20), np.float32), np.zeros(7, np.float32)], None, "has another model"),
+    "another model": (initial(), b"\7" * 32, "has another model or layout than most"),
     "more values": ([np.zeros((30, 31), np.float32), np.zeros(7, np.float32)], None, "the model has 607"),
 }
 
@@ -349,7 +349,7 @@ def test_a_node_that_was_set_up_anew_takes_its_client_id_with_it(tmp_path, rng, 
         (2003, 3),
         (2003, 3),
     ]
-    assert "client 3 is node 2003 now: node 1003, which it was, is gone" in caplog.text
+    assert "client 3 is now node 2003; its earlier node 1003 is gone" in caplog.text
 
 
 BAD_METRICS = {
@@ -446,8 +446,8 @@ def test_an_app_that_fails_counts_nothing_and_looks_like_any_other(tmp_path, rng
     for got, x in zip(result.arrays.to_numpy_ndarrays(), want, strict=True):
         np.testing.assert_allclose(got, x, atol=1e-3)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(np.mean(others), abs=1e-6)
-    assert "this client sends zeros that count nothing" in caplog.text
-    assert "round 1: the apps of 1 of 5 clients failed (train)" in caplog.text
+    assert "this client sends zeros that do not count" in caplog.text
+    assert "round 1: the apps of 1 of 5 clients have failed (train)" in caplog.text
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -547,7 +547,7 @@ def test_a_client_without_the_mod_is_refused_loudly(tmp_path, rng, caplog):
         strategy.start(grid, record(initial()), num_rounds=1)
     # Of their training and of their evaluation.
     assert caplog.text.count("PlaintextError") == 2 * CLIENTS
-    assert "round 1 has no aggregate, the global model stays: 0 usable updates" in caplog.text
+    assert "round 1 has no aggregate, the global model is unchanged: it has 0 usable updates" in caplog.text
     assert strategy.rounds[0].unfinished is not None
 
 
@@ -710,7 +710,7 @@ def test_an_array_of_another_shape_is_the_clients_own_mistake(tmp_path, rng, cap
     # Seen after training: a frame of zeros, which counts nothing.
     assert not [c for c in strategy.rounds[0].clients if c.left_out]
     assert (
-        f"zeros that count nothing: the reply's array 'layer/weight' has the shape {shape}, the model's (4,)"
+        f"zeros that do not count: the reply's array 'layer/weight' has the shape {shape}, but the model's has (4,)"
         in caplog.text
     )
 
@@ -725,7 +725,7 @@ def test_missing_keys_are_named_to_the_client_only(tmp_path, rng, caplog):
     # Whoever reads the server's log finds the cause in the client's by the reference.
     assert str(tmp_path / "elsewhere") in caplog.text
     for client in strategy.rounds[0].clients:
-        assert client.left_out.startswith("it refused; its own log")
+        assert client.left_out.startswith("it refused; the cause is in its log")
         reference = client.left_out.split()[-1]
         assert caplog.text.count(f"refused, reference {reference}: KeyFormatError") == 1
         assert "keygen" not in client.left_out

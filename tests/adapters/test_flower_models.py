@@ -262,7 +262,7 @@ def test_a_step_of_whole_models_is_refused_before_the_first_round(tmp_path, inne
     """Clients make the step, from changes, also where the server may open sums."""
     apps = Apps(tmp_path, codec=fedcipher.Codec(bits=16, target="weights"))
     where = {"opener": apps.auditor} if opened else {"out": tmp_path / "run"}
-    with pytest.raises(errors.StrategyError, match=rf"^{inner.__name__} makes its step on the clients"):
+    with pytest.raises(errors.StrategyError, match=rf"^the clients make the step of {inner.__name__} from"):
         apps.start(made(inner), **where)
     assert apps.grid.sent == []
 
@@ -317,7 +317,7 @@ def test_a_run_may_evaluate_and_train_nobody(tmp_path, how):
     assert made.unfinished is None and [c.left_out for c in made.evaluations] == [None] * CLIENTS
     assert apps.seen == [] and len(apps.grid.sent) == CLIENTS
     if how == "out":
-        with pytest.raises(errors.RunError, match="still the one that it began with"):
+        with pytest.raises(errors.RunError, match="its model is still the first one"):
             open_run(tmp_path / "run", apps.keys / "client-1.key")
     else:
         assert result.evaluate_metrics_clientapp[1]["error"] == pytest.approx(0.5, abs=1e-3)
@@ -328,7 +328,7 @@ def test_a_run_may_evaluate_and_train_nobody(tmp_path, how):
 def test_a_run_that_trains_nobody_has_one_round(tmp_path, rounds):
     """A client evaluates a model once; it would refuse the second."""
     apps = Apps(tmp_path)
-    with pytest.raises(errors.StrategyError, match=r"asks nobody to train.*num_rounds=1"):
+    with pytest.raises(errors.StrategyError, match=r"does not train in.*num_rounds=1"):
         apps.start(FedAvg(**EVALUATES), opener=apps.auditor, rounds=rounds, evaluate_answers=["error"])
     assert apps.grid.sent == []
 
@@ -488,7 +488,7 @@ def test_noise_of_a_strategy_around_ours_never_gets_lost(tmp_path):
     # Flower's own error, for a strategy that reads what it cannot.
     for around, error, said in (
         (Noise, TypeError, "encrypted frame.*opener="),
-        (Other, errors.StrategyError, r"not what the last round returned.*client_mod"),
+        (Other, errors.StrategyError, r"not those that the last round returned.*client_mod"),
     ):
         apps = Apps(tmp_path / around.__name__)
         with pytest.raises(error, match=said):
@@ -497,7 +497,9 @@ def test_noise_of_a_strategy_around_ours_never_gets_lost(tmp_path):
     floats = {n: x for n, x in MODEL.items() if x.dtype.kind == "f"}
     apps = Apps(tmp_path / "second", model=floats)
     unsaid = SecureStrategy(FedAvg(**ALL), apps.keys, opener=apps.auditor)
-    with pytest.raises(errors.StrategyError, match=r"another model than the clients' mean makes.*sets_models=True"):
+    with pytest.raises(
+        errors.StrategyError, match=r"a model that does not follow from the clients' mean.*sets_models=True"
+    ):
         Noise(unsaid).start(apps.grid, record(floats.values(), floats), num_rounds=2)
     apps.seen.clear()
     sees = SecureStrategy(FedAvg(**ALL), apps.keys, opener=apps.auditor, sets_models=True)
@@ -651,7 +653,7 @@ def test_two_hundred_rounds(tmp_path):
 def test_a_last_sum_that_no_client_has_tried_is_said(tmp_path, caplog, evaluates):
     inner = FedAvg(**ALL) if evaluates else FedAvg(**{**ALL, "fraction_evaluate": 0.0, "min_evaluate_nodes": 0})
     Apps(tmp_path).start(inner, out=tmp_path / "run", rounds=2)
-    assert ("no client has tried the last round's sum" in caplog.text) is not evaluates
+    assert ("no client has opened the last round's sum" in caplog.text) is not evaluates
 
 
 def test_what_protects_the_run_is_in_flowers_log(tmp_path, caplog):
@@ -661,7 +663,7 @@ def test_what_protects_the_run_is_in_flowers_log(tmp_path, caplog):
     (charter, *shown) = [
         r.getMessage() for r in caplog.records if r.name == "flwr" and r.getMessage().startswith("Fedcipher")
     ]
-    assert "has the charter" in charter
+    assert "has the digest" in charter
     assert "encrypted with Bfv" in shown[0] and "at least 3 clients" in shown[0] and "sees no model" in shown[0]
     assert [("round 1:" in shown[1], "sum of 4" in shown[1]), "round 2:" in shown[2]] == [(True, True), True]
     assert "fedcipher open" in shown[3]
@@ -672,7 +674,7 @@ def test_a_server_that_holds_a_key_says_what_it_could_open(tmp_path, caplog):
     apps = Apps(tmp_path)
     # By its name, beside the server's.
     _, result = apps.start(opener=f"client-{CLIENTS}.key", rounds=1)
-    assert "whoever controls it can open single updates" in caplog.text
+    assert "a party that controls the server can open single updates" in caplog.text
     same(named_arrays(result.arrays), apps.in_the_clear(FedAvg(**ALL), 1))
 
 
@@ -748,7 +750,7 @@ def test_a_run_of_which_no_round_has_an_aggregate_opens_to_no_model(tmp_path, ca
         apps.start(out=tmp_path / "run", rounds=1)
     arguments = ["open", str(tmp_path / "run"), "--key", str(apps.auditor), "--out", str(tmp_path / "m.npz")]
     assert cli.main(arguments) == 2 and not (tmp_path / "m.npz").exists()
-    assert "has an aggregate: its model is still the one that it began with" in capsys.readouterr().err
+    assert "has an aggregate, so its model is still the first one" in capsys.readouterr().err
 
 
 def test_another_cohorts_key_opens_no_run(tmp_path):

@@ -104,7 +104,7 @@ def test_a_superlink_that_fails_in_a_call_is_called_again(tmp_path, rng, monkeyp
     monkeypatch.setattr(here.grid, call, fails)
     rounds = here.start(2)
     assert [len(senders(made)) for made in rounds] == [CLIENTS] * 2 and not left
-    said = [text for text in caplog.messages if "the SuperLink has failed in a call" in text]
+    said = [text for text in caplog.messages if "a call to the SuperLink has failed" in text]
     assert len(said) == 2 and all(str(status) in text for text in said)
 
 
@@ -167,11 +167,11 @@ def test_a_server_that_waits_for_its_superlink_hears_an_interrupt_of_another_thr
     """As Flower tells an app to end whose parent has died."""
     code = """
 import signal, sys, threading, time
-from fedcipher.federation.server.polling import answered
+from fedcipher.federation.server.polling import wait_for_call
 # Ignored in what a shell has started in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT)).start()
-answered(lambda: threading.Event().wait())
+wait_for_call(lambda: threading.Event().wait())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0 and "KeyboardInterrupt" in done.stderr
@@ -249,7 +249,7 @@ def test_an_evaluation_closes_at_the_deadline_too(tmp_path, rng, monkeypatch, ca
     here.strategy.setup.round_close.collect_late(here.strategy._link)
     assert rounds[0].late == rounds[1].late == []
     assert [text for text in caplog.messages if "1003 has" in text] == [
-        f"node 1003 has evaluated round {n} after that closed; its answer is not used" for n in (1, 2)
+        f"node 1003 has evaluated round {n} after it closed; its answer is not used" for n in (1, 2)
     ]
 
 

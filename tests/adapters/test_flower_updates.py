@@ -82,8 +82,8 @@ def test_a_weight_is_the_whole_number_of_examples_from_none_to_the_largest(tmp_p
     assert made.metrics["train"]["loss"] == pytest.approx(wanted, abs=1e-3)
     # Those who count otherwise than they say are told so, in their own log.
     refused = sum(not count >= 0 for count in counts)
-    assert caplog.text.count("sends zeros that count nothing: 'num-examples' is ") == refused
-    assert caplog.text.count("so this client's update counts nothing") == weights.count(0) - refused
+    assert caplog.text.count("sends zeros that do not count: 'num-examples' is ") == refused
+    assert caplog.text.count("so this client's update does not count") == weights.count(0) - refused
     assert caplog.text.count("count as 8, the largest weight") == sum(c > 8 for c in counts)
 
 
@@ -134,8 +134,8 @@ def test_a_reply_of_other_arrays_than_the_models_is_named_and_counts_nothing(tmp
         return {"arrays": record(arrays, names)} if client == 4 else honest(client, model)
 
     run = Run(tmp_path, reply, record(initial()))
-    assert f"the reply has arrays {names}" in caplog.text
-    assert f"the apps of 1 of {CLIENTS} clients failed (train)" in caplog.text
+    assert f"the reply has the arrays {names}" in caplog.text
+    assert f"the apps of 1 of {CLIENTS} clients have failed (train)" in caplog.text
     np.testing.assert_allclose(run.model[NAMES[0]], 1.0, atol=1e-3)
 
 

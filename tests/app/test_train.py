@@ -149,7 +149,7 @@ def test_a_report_says_who_was_left_out_and_which_round_has_no_aggregate(tmp_pat
     clients = [ClientRecord(1, 0, {"encrypt_seconds": 0.25}), ClientRecord(2, 1, {}, "it <refused>")]
     known = {"elements": 1000, "counted": {"clipped": 25.0, "saturated": 0.0}}
     made.rounds = [
-        RoundResult.of(RoundRecord(1, clients=clients, unfinished="1 usable updates, 3 are needed")),
+        RoundResult.of(RoundRecord(1, clients=clients, unfinished="it has 1 usable updates and needs 3")),
         RoundResult.of(
             RoundRecord(
                 2, clients=clients[:1], metrics={"evaluate": {"accuracy": 0.5, "loss": 2.0}}, wall_seconds=0.5, **known
@@ -160,7 +160,7 @@ def test_a_report_says_who_was_left_out_and_which_round_has_no_aggregate(tmp_pat
     made.write(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "round 1, client 1: it &lt;refused&gt;" in page
-    assert "round 1 has no aggregate: 1 usable updates, 3 are needed" in page
+    assert "round 1 has no aggregate: it has 1 usable updates and needs 3" in page
     assert "round 2, metrics: its &lt;aggregate&gt; does not open" in page
     head, first, second = made.per_round()
     assert dict(zip(head, first, strict=True))["clipped"] == "-"

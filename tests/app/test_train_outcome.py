@@ -26,7 +26,7 @@ def record(number=1, metrics=GOOD, causes=(None, None), **more):
 
 
 NOBODY = record(
-    2, {}, ["CodecError: it holds NaN", "StrategyError: later"], unfinished="0 usable updates, 2 are needed"
+    2, {}, ["CodecError: it holds NaN", "StrategyError: later"], unfinished="it has 0 usable updates and needs 2"
 )
 AWAY = record(2, {"train": {"loss": 0.3}}, evaluations=[ClientRecord(1, 1, {}, "out of memory")])
 
@@ -59,14 +59,14 @@ def test_a_round_whose_metrics_could_not_be_opened_is_no_failure():
 
 
 def test_a_run_without_any_aggregate_fails_also_where_single_clients_succeeded():
-    few = [record(k, GOOD, [None], unfinished=f"{k} usable updates, 2 are needed") for k in (1, 2)]
+    few = [record(k, GOOD, [None], unfinished=f"it has {k} usable updates and needs 2") for k in (1, 2)]
     said = failure([RoundResult.of(r) for r in few])
     assert said == (
         "2 of 2 rounds have no aggregate: [1, 2]; the model is as it was. "
-        "The last, round 2: 2 usable updates, 2 are needed"
+        "The last, round 2: it has 2 usable updates and needs 2"
     )
     assert failure([RoundResult.of(few[0]), RoundResult.of(record(2))]).startswith(
-        "1 of 2 rounds have no aggregate: [1]. The last, round 1: 1"
+        "1 of 2 rounds have no aggregate: [1]. The last, round 1: it has 1 "
     )
 
 
@@ -260,16 +260,16 @@ def test_an_outcome_says_who_and_what_is_missing_from_the_sums():
     outcome = Outcome.of(rounds)
     assert (outcome.done, outcome.lost) == (3, {4: "lost"})
     assert outcome.losses == (
-        "client 1 is not in 2 of 3 sums (last in round 2: away 2)",
-        "client 2 is not in 1 of 3 sums (last in round 2: away 2)",
-        "client 3 is not in 1 of 3 sums (last in round 2: away 2)",
-        "2 other clients are not in every sum that they were asked for",
+        "client 1 is missing from 2 of 3 sums (last in round 2: away 2)",
+        "client 2 is missing from 1 of 3 sums (last in round 2: away 2)",
+        "client 3 is missing from 1 of 3 sums (last in round 2: away 2)",
+        "2 other clients are also missing from some sums",
         "2 of 3 sums keep too little of their updates (round 1: 40%)",
         "1 of 3 sums have values that were cut to their range (round 1: 3.0%)",
         "1 of 3 sums have values that were rounded to zero (first in round 2)",
-        "1 of 3 sums have values that are no finite numbers (first in round 3)",
+        "1 of 3 sums have values that are not finite numbers (first in round 3)",
     )
     assert outcome.text() == "; ".join(
         ["1 of 4 rounds have no aggregate: [4]. The last, round 4: lost", *outcome.losses]
     )
-    assert Outcome.of([made(1, []), made(2, [])]).text() == "none of 2 rounds is lost"
+    assert Outcome.of([made(1, []), made(2, [])]).text() == "all 2 rounds have an aggregate"

@@ -37,7 +37,7 @@ CLIENTS, ROUNDS = 4, 3
 EVIL = "</li><script>alert(1)</script>"
 SEEN = {"No round has ended", "The server is running", "flashe on digits"}
 """On a training's own page."""
-END = f"none of 3 rounds is lost; client 2 is not in 1 of 3 sums (last in round 2: StrategyError: {EVIL})"
+END = f"all 3 rounds have an aggregate; client 2 is missing from 1 of 3 sums (last in round 2: StrategyError: {EVIL})"
 
 
 class Watched:
@@ -229,13 +229,13 @@ def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path, capsys):
         page = get(f"{shown.address}content?seen={headers['X-State']}")[2]
         assert "not running. It has ended in the middle of a round. 3 rounds have ended." in page
         # As the command says it, and for programs.
-        outcome = "1 of 4 rounds have no aggregate: [4]. The last, round 4: the server ended in the middle of it"
+        outcome = "1 of 4 rounds have no aggregate: [4]. The last, round 4: the server ended during this round"
         assert outcome in page and json.loads(get(f"{shown.address}rounds.json")[2])["outcome"].startswith(outcome)
         assert cli.main(["status", str(grows)]) == 0 and outcome in capsys.readouterr().out.splitlines()[-1]
         # The journal goes: the page says so, and goes on.
         with sqlite3.connect(grows / "journal.db") as base:
             base.execute("PRAGMA user_version=9")
-        assert "is of format 9" in get(shown.address)[2]
+        assert "has format 9" in get(shown.address)[2]
         with pytest.raises(urllib.error.HTTPError, match="503"):
             get(f"{shown.address}metrics")
 
@@ -408,10 +408,10 @@ def test_figures_of_a_round():
 def test_a_line_a_round(tmp_path, rng):
     log = JsonLines(tmp_path / "rounds.jsonl")
     run = Watched(tmp_path, rng, log)
-    log(RoundRecord(4, metrics={"server": {"loss": float("nan")}}, unfinished="1 usable updates, 3 are needed"))
+    log(RoundRecord(4, metrics={"server": {"loss": float("nan")}}, unfinished="it has 1 usable updates and needs 3"))
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [1, 2, 3, 4] and lines[3]["unfinished"].startswith("1 usable")
+    assert [line["round"] for line in lines] == [1, 2, 3, 4] and lines[3]["unfinished"].startswith("it has 1 usable")
     assert lines[3]["server/loss"] is None and lines[0]["who_was_left_out"] == []
     assert lines[1].items() >= figures(run.strategy.rounds[1]).items()
     assert lines[1]["who_was_left_out"] == [{"node": 1002, "client": 2, "reason": f"StrategyError: {EVIL}"}]

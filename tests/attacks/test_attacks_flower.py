@@ -459,7 +459,7 @@ def test_attack_03_whatever_an_app_raises_makes_the_same_frame(tmp_path, rng, ca
         counted = {key: value for key, value in reply.content[protocol.METRICS].items() if key.endswith("_bytes")}
         names = set(reply.content[protocol.METRICS])
         seen.append((said, scheme, epoch, contributions, elements, payload, len(frame), counted, names))
-        told = [r.getMessage() for r in caplog.records if "sends zeros that count nothing" in r.getMessage()]
+        told = [r.getMessage() for r in caplog.records if "sends zeros that do not count" in r.getMessage()]
         assert len(told) == (error is not None) and "refused" not in caplog.text
         assert all(type(error).__name__ in line for line in told)
     assert all(other == seen[0] for other in seen)
@@ -760,7 +760,7 @@ def test_attack_06_the_survivors_model_is_handed_to_nobody(tmp_path, rng, caplog
     delivered = [key for _, content in federation.grid.sent for key in content["arrays"]]
     assert any(key.startswith(protocol.AGGREGATE_PREFIX) for key in delivered) == finished
     if not finished:
-        assert f"{left} usable updates, {minimum} are needed" in caplog.text
+        assert f"it has {left} usable updates and needs {minimum}" in caplog.text
 
 
 def test_attack_06_sampling_that_cannot_reach_the_minimum_is_refused_at_the_start(tmp_path, rng, minimum):
@@ -1037,7 +1037,7 @@ def test_attack_12_a_second_sum_in_one_steps_place_is_the_last(tmp_path, rng, na
 
     # Both lack one client of the sum that this one has opened.
     assert "ReplayError" in said(range(CLIENTS - 1))
-    assert "takes back a second step from one position" in said(range(1, CLIENTS))
+    assert "withdraws a second step from one position" in said(range(1, CLIENTS))
     assert "ReplayError" in said(range(CLIENTS - 1)), "the same again"
     honest = federation.settings(2, round=next(numbers), indices=[])
     assert not federation.send(federation.content(honest, ArrayRecord({}))).has_error()

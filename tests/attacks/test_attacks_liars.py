@@ -150,6 +150,6 @@ def test_few_that_refuse_for_other_reasons_withdraw_no_sum(tmp_path):
     search = LiarSearch(tmp_path, corrupt=1, minimum=3, seed=1)
     sums, _ = search.sets(range(10))
     refusals = [ClientRecord(k, k, {}, "no", refused=True) for k in (0, 1)]
-    assert search.heard(refusals, {}) is None and search.pending == sums
-    outcome = search.heard([*refusals, *(ClientRecord(k, k, {}) for k in (2, 3))], {})
+    assert search.judge(refusals, {}) is None and search.pending == sums
+    outcome = search.judge([*refusals, *(ClientRecord(k, k, {}) for k in (2, 3))], {})
     assert outcome is not None and outcome.opened == sums

@@ -105,7 +105,7 @@ def test_a_sum_opens_elsewhere_from_a_file(tmp_path):
     with pytest.raises(errors.RunError, match="cannot be written"):
         secure_sum(grid, QUESTION, folder, answers=["n"]).save(tmp_path / "no folder" / "sum")
     (tmp_path / "no-sum").write_bytes(b"{}")
-    with pytest.raises(errors.FrameError, match="is no encrypted sum"):
+    with pytest.raises(errors.FrameError, match="is not an encrypted sum"):
         EncryptedSum.load(tmp_path / "no-sum")
 
 
@@ -149,11 +149,11 @@ def test_a_sum_that_was_changed_or_named_otherwise_does_not_open(tmp_path):
     [
         ({"n": 0.5}, 0, None),
         ({"n": float("nan")}, 0, None),
-        ({"n": []}, 0, "are missing or of another length"),
+        ({"n": []}, 0, "are missing or have another length"),
         ({"n": 1e30}, 2**53, None),
         ({"n": -(10**400)}, -(2**53), None),
         ({"n": float("-inf")}, -(2**53), None),
-        ({}, 0, "are missing or of another length"),
+        ({}, 0, "are missing or have another length"),
         ({"n": 5, "patient": 4711}, 5, None),
         (RecordDict({"a": MetricRecord({"n": 1}), "b": ConfigRecord({"secret": "x"})}), 1, None),
         (RecordDict({"a": ArrayRecord([np.ones(3)])}), 0, "the arrays of an evaluation's reply stay"),
@@ -171,7 +171,7 @@ def test_attack_15_no_answer_is_refused_whatever_the_app_returns(tmp_path, caplo
 def test_attack_15_an_app_that_raises_answers_with_zeros(tmp_path, caplog):
     grid, folder, _ = federation(tmp_path, [{"n": 1}, object(), {"n": 2}, {"n": 4}])
     made = secure_sum(grid, QUESTION, folder, answers=["n"])
-    assert made.clients == [0, 1, 2, 3] and "zeros that count nothing" in caplog.text
+    assert made.clients == [0, 1, 2, 3] and "zeros that do not count" in caplog.text
     assert made.open(folder / "client-0.key") == {"n": 7} and "1 of 4" in caplog.text
 
 
@@ -334,7 +334,7 @@ def test_attack_32_a_query_beside_others_sums_what_fits_or_says_why_and_what_hel
 
     with monkeypatch.context() as patch:
         patch.setattr(ServerSets, "fitting", chosen)
-        with pytest.raises(errors.StrategyError, match="another query has summed other clients meanwhile"):
+        with pytest.raises(errors.StrategyError, match="another query has summed other clients since"):
             secure_sum(grid, QUESTION, folder, answers=["n"])
     # While the answers come in it is soon enough.
     grid.tamper = lambda message, reply, client: another() or reply

@@ -76,7 +76,7 @@ def test_a_run_waits_for_its_coordinator_and_then_goes_on(tmp_path, rng, policy,
         strategy = SecureStrategy(FedAvg(**ALL), folder, out=tmp_path / "run", resume=True, signed_charter=True)
         strategy.start(grid, record(initial()), num_rounds=2)
 
-    with pytest.raises(StrategyError, match=r"waits for its coordinator: `fedcipher charter .*run --sign"):
+    with pytest.raises(StrategyError, match=r"the coordinator must sign the charter .*`fedcipher charter .*run --sign"):
         start()
     assert not grid.sent
     signs = ["charter", str(tmp_path / "run"), "--sign", str(tmp_path / "coordinator.identity")]

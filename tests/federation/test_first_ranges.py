@@ -133,7 +133,7 @@ def test_attack_32_updates_of_fewer_clients_than_the_histograms_fit_the_rule_of_
     here = Federation(tmp_path, clients=6, lost=(5, 1))
     model = here.run(1)
     assert here.clients_of(1) == list(range(6)) and len(here.clients_of(2)) == 3
-    assert 5 not in here.clients_of(2) and "sit this round out" in caplog.text
+    assert 5 not in here.clients_of(2) and "are not summed in this round" in caplog.text
     here.check(model, here.clients_of(2))
 
 
@@ -193,7 +193,7 @@ def killed_with_histograms(here, monkeypatch, rounds=1, **options):
 
 def sat_out(text):
     """Whom each line of the log says to sit a round out."""
-    return [ast.literal_eval(found) for found in re.findall(r"clients (\[[^]]*\]) sit this round out", text)]
+    return [ast.literal_eval(found) for found in re.findall(r"clients (\[[^]]*\]) are not summed in this round", text)]
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -261,7 +261,7 @@ def test_attack_32_a_run_that_another_run_comes_before_makes_no_sum_and_goes_on(
 
     monkeypatch.setattr(LiarSearch, "sets", sets)
     here.run(2, may_lose=1)
-    assert "another run has summed other clients meanwhile" in here.strategy.rounds[0].unfinished
+    assert "another run has summed other clients since" in here.strategy.rounds[0].unfinished
     assert here.strategy.rounds[1].unfinished is None
     assert here.clients_of(1) == here.clients_of(2) == list(range(5)), "the sixth alone would be set apart"
 
@@ -306,7 +306,7 @@ def test_work_that_cannot_be_kept_is_done_again(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("fedcipher.federation.store.Store.keep_work", full)
     here = Federation(tmp_path)
     here.run(1)
-    assert here.trained == [[1, 1]] * 4 and "is done again" in caplog.text
+    assert here.trained == [[1, 1]] * 4 and "will be repeated" in caplog.text
     assert here.strategy.rounds[0].unfinished is None
 
 
@@ -326,7 +326,7 @@ def test_damaged_work_is_done_again(tmp_path, monkeypatch, damage):
 
 def test_work_of_the_first_model_is_sent_from_no_later_one(tmp_path, monkeypatch):
     """Updates of the first model at the second position: a sum of another memory, which would set clients apart."""
-    monkeypatch.setattr("fedcipher.federation.client.model.ClientModel.drop_work", lambda model: None)
+    monkeypatch.setattr("fedcipher.federation.client.model.ClientModel.drop_saved_work", lambda model: None)
     here = Federation(tmp_path)
     here.run(1)
     assert list(state_dir().rglob("work.bin"))

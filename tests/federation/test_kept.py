@@ -90,7 +90,7 @@ def test_a_range_that_is_too_wide_is_said_by_clients_server_and_open(tmp_path, c
 
 def test_a_run_that_would_lose_most_ends_in_its_first_round(tmp_path):
     codec = Codec(bits=8, clip=1.0)
-    with pytest.raises(errors.StrategyError, match="are kept, and no range changes"):
+    with pytest.raises(errors.StrategyError, match="and the ranges are fixed"):
         run(tmp_path / "a", 1e-4, codec=codec, opener="client-0.key")
     strategy, _ = run(tmp_path / "b", 1e-4, codec=codec, opener="client-0.key", least_kept=0)
     assert [r.counted["kept"] for r in strategy.rounds] == [0.0, 0.0]

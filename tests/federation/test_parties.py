@@ -27,7 +27,7 @@ def test_a_client_id_is_of_one_node_while_that_is_there():
 
 def test_a_node_takes_a_second_client_id_only_for_one_that_was_revoked():
     parties = met(n10=0)
-    with pytest.raises(errors.UnknownClientError, match="and has been client 0"):
+    with pytest.raises(errors.UnknownClientError, match="but is known as client 0"):
         parties.check(10, [5], NOBODY, lambda: {10})
     with pytest.raises(errors.RevokedError):
         parties.check(10, [0], {0}, lambda: {10})

@@ -102,10 +102,10 @@ def test_a_server_without_a_key_has_the_curves_of_one_with_it(tmp_path):
 
 
 def test_a_report_that_is_too_long_is_named(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("fedcipher.federation.server.reports._MOST_BYTES", 10)
+    monkeypatch.setattr("fedcipher.federation.server.reports._MAX_BYTES", 10)
     run = Run(tmp_path, rounds=1)
     assert not run.result.train_metrics_clientapp
-    assert "is left out: at most 10 are read" in caplog.text and "3 of 3 readers have reported" in caplog.text
+    assert "is left out; the limit is 10 bytes" in caplog.text and "3 of 3 readers have reported" in caplog.text
 
 
 def says(reply, text):
@@ -142,11 +142,11 @@ def test_as_many_liars_as_may_lie_change_nothing(tmp_path):
 def test_what_no_two_say_or_what_is_no_report_is_no_metric(tmp_path, caplog, text):
     run = Run(tmp_path, lambda reply, client: says(reply, text), rounds=1)
     assert not run.result.train_metrics_clientapp and not run.result.evaluate_metrics_clientapp
-    assert "what readers have reported is no report" in caplog.text
+    assert "the readers' report cannot be read" in caplog.text
     caplog.clear()
     (tmp_path / "other").mkdir()
     run = Run(tmp_path / "other", lambda reply, client: says(reply, b'{"loss":[%d]}' % client), rounds=1)
-    assert not run.result.train_metrics_clientapp and "fewer than 2 alike" in caplog.text
+    assert not run.result.train_metrics_clientapp and "fewer than 2 reports agree" in caplog.text
 
 
 @pytest.mark.parametrize("name", schemes_that(hides, one_key, adds))

@@ -150,7 +150,7 @@ def test_damaged_rests_are_left_out(tmp_path, monkeypatch, caplog, damage):
     here = Federation(tmp_path, [0.01, 0.05, 0.01])
     here.run()
     assert all(r.unfinished is None and r.accepted == CLIENTS for r in here.strategy.rounds)
-    assert "is damaged, and is left out" in caplog.text
+    assert "is damaged and is left out" in caplog.text
 
 
 def test_updates_at_the_end_of_float32_make_no_refusal(tmp_path):

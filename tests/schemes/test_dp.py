@@ -745,7 +745,7 @@ def test_nothing_that_is_sent_says_whether_an_update_was_clipped(tmp_path, caplo
 def test_a_server_cannot_weight_by_examples(tmp_path, caplog):
     seen = []
     local, strategy = deployed(tmp_path, seen=seen)
-    with pytest.raises(errors.StrategyError, match="weigh all clients the same"):
+    with pytest.raises(errors.StrategyError, match="give all clients the same weight"):
         SecureStrategy(FedAvg(), tmp_path / "keys", opener="client-0.key", examples_per_weight=10)
     # One that is not honest: its charter is refused before the app is asked, so by all clients alike.
     strategy.setup.unit = 1e9
@@ -794,7 +794,7 @@ def test_a_charter_under_privacy_brings_no_range(tmp_path, rng, caplog):
         caplog.clear()
         other = replace(charter, scheme=hostile)
         assert says_nothing(federation.send(federation.content(federation.settings(charter=other)))), hostile
-        assert "of other keys or another scheme than this client's" in caplog.text
+        assert "has other keys or another scheme than this client" in caplog.text
     # Nor does a message beside its charter.
     for extra in ({"ranges": [9.0, 9.0]}, {"clip": 9.0}, {"unit": 9.0}):
         assert says_nothing(federation.send(federation.content(federation.settings(charter=charter, **extra))))
@@ -905,10 +905,12 @@ def test_more_rounds_than_the_clients_may_give_is_said_before_the_first(tmp_path
     grid = LocalGrid(make_app(goals, [10] * 3), 3, folder)
     strategy.start(grid, record(initial()), num_rounds=rounds)
     said = [r.getMessage() for r in caplog.records if "num_rounds=" in r.getMessage()]
-    assert [text for text in said if "num_rounds=3, and these keys give 2 updates" in text] == said
+    assert [
+        text for text in said if "num_rounds=3, but the differential privacy of these keys allows 2 updates" in text
+    ] == said
     assert bool(said) == warned
     # And it is true.
     assert [r.accepted for r in strategy.rounds] == [3, 3, 0][:rounds]
     # Nobody is asked for more, and no good sum is taken back for it.
     assert [r.unfinished for r in strategy.rounds[:2]] == [None, None]
-    assert not warned or "3 of 3 sampled clients have spent their privacy budget" in strategy.rounds[2].unfinished
+    assert not warned or "3 of 3 sampled clients have used up their privacy budget" in strategy.rounds[2].unfinished

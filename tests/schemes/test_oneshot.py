@@ -107,7 +107,7 @@ def test_without_enough_members_the_round_has_no_aggregate_and_says_who_is_missi
     federation = Federation(
         tmp_path, rng, lambda sent, reply, client: None if asks_member(sent) and client in {0, 3} else reply
     )
-    with pytest.raises(errors.StrategyError, match=r"3 of 5 members.*1 more must; without: \[0, 3\]"):
+    with pytest.raises(errors.StrategyError, match=r"3 of 5 members.*1 more must; missing: \[0, 3\]"):
         federation.start(1)
 
 
@@ -735,7 +735,7 @@ def test_a_member_that_is_away_is_not_waited_for_to_the_end(tmp_path, rng, monke
     waits = 3 * 2 * 2 + 1
     sent = [k for k, content in federation.grid.sent if k == 1 and "fedcipher.committee" in content]
     # A member that is there is asked for its prekey once, and told of the end.
-    assert len(sent) == 1 + 2 * 2 * 2 + 1 and clock["now"] < waits * 1.5 * committee._LEAST
+    assert len(sent) == 1 + 2 * 2 * 2 + 1 and clock["now"] < waits * 1.5 * committee._MIN_SECONDS
 
 
 def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path, rng, monkeypatch):
@@ -755,7 +755,7 @@ def test_a_stranger_that_says_nothing_does_not_use_up_the_members_time(tmp_path,
     assert federation.strategy.rounds[0].unfinished is None
     assert [c for c, reply in federation.grid.received if reply.has_content() and asks_member(reply)].count(0) == 6
     # It agrees and answers, for updates and for evaluations; it was looked for once, and told of the end.
-    assert clock["now"] < 2 * 2 * 2 * committee._LEAST
+    assert clock["now"] < 2 * 2 * 2 * committee._MIN_SECONDS
 
 
 def lied(scheme, held, liar, folder, monkeypatch):
@@ -907,10 +907,10 @@ def test_a_client_whose_shares_do_not_open_is_named_in_its_round_and_costs_that_
     )
     federation.start(4)
     rounds, honest = read_journal(tmp_path / "run").rounds, sorted(set(range(CLIENTS)) - {liar})
-    assert federation.strategy.run.nodes.accused == {liar} and not federation.strategy.run.search.found
-    assert f"clients [{liar}] have sealed" in rounds[0].unfinished
+    assert federation.strategy.run.nodes.sent_false_shares == {liar} and not federation.strategy.run.search.found
+    assert f"clients [{liar}] have sent false shares" in rounds[0].unfinished
     assert [record.unfinished for record in rounds[1:]] == [None] * 3
-    assert f"round 1: clients [{liar}] have sealed false shares" in caplog.text
+    assert f"round 1: clients [{liar}] have sent false shares" in caplog.text
     senders = [[c.client for c in record.clients if c.left_out is None] for record in rounds[1:]]
     # The first sum was to have all six, so that one of all but the liar would show its update: two more sit out.
     sat_out = [client for client in rounds[1].clients if client.unsummed]
@@ -964,7 +964,7 @@ def test_a_client_that_spoils_sums_is_found_and_nothing_wrong_is_kept(tmp_path, 
     result = federation.start(16)
     strategy = federation.strategy
     honest = sorted(set(range(CLIENTS)) - {liar})
-    assert set(strategy.run.search.found) == {liar} and not strategy.run.search.under_way(honest)
+    assert set(strategy.run.search.found) == {liar} and not strategy.run.search.active(honest)
     good = [record for record in strategy.rounds if record.unfinished is None]
     # The first sum, and the round in which it was refused.
     assert [record.round for record in good] == list(range(3, 17))

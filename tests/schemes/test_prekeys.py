@@ -171,7 +171,7 @@ def test_an_old_prekey_is_refused_and_the_round_goes_on_with_the_others(tmp_path
     federation = Federation(tmp_path, rng, recorder)
     grid, kept = federation.grid, []
     grid.__class__ = Giving
-    meet = federation.strategy.run.sums._committee.meet
+    meet = federation.strategy.run.sums._committee.collect_prekeys
 
     def given(index, prekeys):
         if index == 1:
@@ -185,7 +185,7 @@ def test_an_old_prekey_is_refused_and_the_round_goes_on_with_the_others(tmp_path
         found = meet(*asked)
         return found if federation.strategy.rounds[-1].round == 1 else [p for p in found if member_of(p) != 2]
 
-    grid.given, federation.strategy.run.sums._committee.meet = given, without
+    grid.given, federation.strategy.run.sums._committee.collect_prekeys = given, without
     federation.start(2)
     assert [record.unfinished for record in federation.strategy.rounds] == [None] * 2
     assert "member 2 of the committee has published prekey" in caplog.text and "it is old" in caplog.text

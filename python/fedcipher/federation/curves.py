@@ -19,7 +19,7 @@ from fedcipher.federation.answers import Answer, Sums, part_of
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import PURPOSES, Charter, Purpose, arrays_digest
 from fedcipher.federation.records import RoundRecord, counted_of, losses
-from fedcipher.federation.server.committee import addressed
+from fedcipher.federation.server.committee import for_reader
 from fedcipher.federation.server.run_folder import StoredRun, read_run
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Decryptor, Scheme
@@ -167,8 +167,8 @@ class Curves:
         return self._decryptor
 
     def _for_key(self, frame: bytes) -> bytes:
-        """The frame in the form that an engine opens: addressed to the engine's client."""
-        return addressed(self.scheme, frame, self._key.client) if isinstance(self._key, Engine) else frame
+        """The frame in the form that an engine opens: for the engine's client."""
+        return for_reader(self.scheme, frame, self._key.client) if isinstance(self._key, Engine) else frame
 
     @staticmethod
     def _model(chain: Chain) -> str:

@@ -7,7 +7,7 @@ use crate::{Error, Result, RoundId};
 use std::collections::{BTreeMap, HashMap};
 
 /// A client sends updates from a position for this many round numbers after its first update from there.
-/// `_MOST_NUMBERS_AT_A_POSITION` of `flower/client_model.py` is the same number.
+/// `_MAX_NUMBERS_AT_POSITION` of `federation/client/model.py` is the same number.
 const MAX_NUMBERS: u64 = 128;
 /// A memory is kept while its last round is fewer numbers than this before the newest round of its key. So a forgotten
 /// memory is older than everything that honest clients still sign, and a continuing run is never rejected.

@@ -13,7 +13,7 @@ from fedcipher.adapters.flower.records import record_dict, reply_of
 from fedcipher.errors import ParameterError
 from fedcipher.federation import messages
 from fedcipher.federation.messages import Reply
-from fedcipher.federation.server.polling import Gathering, Pulls, answered
+from fedcipher.federation.server.polling import PolledExchange, ReplyPoller, wait_for_call
 
 __all__ = ["Arrivals", "FlowerLink", "check_grid"]
 
@@ -49,11 +49,11 @@ class FlowerLink:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.pulls = Pulls(_Mailbox(grid))
+        self.pulls = ReplyPoller(_Mailbox(grid))
 
     def nodes(self) -> Collection[int]:
         """As `Link.nodes`. Raises `StrategyError` where the SuperLink does not answer."""
-        return list(answered(self.pulls.mailbox.nodes))
+        return list(wait_for_call(self.pulls.mailbox.nodes))
 
     def exchange(self, messages: Iterable[messages.Message], **ends: Any) -> _Replies:
         """As `Link.exchange`."""
@@ -61,7 +61,7 @@ class FlowerLink:
             (made.node, Message(record_dict(made.content), dst_node_id=made.node, message_type=made.type))
             for made in messages
         )
-        return _Replies(Gathering(self.pulls, pairs, **ends))
+        return _Replies(PolledExchange(self.pulls, pairs, **ends))
 
     def late(self, names: Collection[str], until: float) -> Iterator[tuple[str, Reply]]:
         """As `Link.late`, all in one call: there may be many."""
@@ -72,7 +72,7 @@ class FlowerLink:
 class _Replies:
     """An exchange whose replies are the federation's."""
 
-    def __init__(self, gathering: Gathering) -> None:
+    def __init__(self, gathering: PolledExchange) -> None:
         self._gathering = gathering
         self.asked, self.waiting = gathering.asked, gathering.waiting
 
@@ -86,14 +86,16 @@ class Arrivals:
     ``gather`` is given what sends the messages, and the seconds that they have.
     """
 
-    def __init__(self, link: FlowerLink, gather: Callable[[Callable[..., Gathering], float | None], Gathering]) -> None:
+    def __init__(
+        self, link: FlowerLink, gather: Callable[[Callable[..., PolledExchange], float | None], PolledExchange]
+    ) -> None:
         self.link, self._gather = link, gather
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """As Flower's, but not all at once; each reply is of the node that was asked."""
         pairs = ((made.metadata.dst_node_id, made) for made in messages)
         # All are sent now, and not when the first reply is asked for.
-        return map(_of_node, self._gather(partial(Gathering, self.link.pulls, pairs), timeout))
+        return map(_of_node, self._gather(partial(PolledExchange, self.link.pulls, pairs), timeout))
 
     def get_node_ids(self) -> Iterable[int]:
         """As Flower's, but not for ever."""

@@ -158,7 +158,7 @@ class SecureStrategy(Strategy):
         self._evaluates_here = evaluate is not None
         run, link = self.run, self._linked(grid)
         run.link, run.timeout = link, timeout
-        streaming = cast(Grid, Arrivals(link, run.gathered))
+        streaming = cast(Grid, Arrivals(link, run.gather))
         try:
             self._planned = max(num_rounds, 1)
             self._configs = {purpose: ConfigRecord(dict(config or {})) for purpose, config in given.items()}
@@ -209,8 +209,8 @@ class SecureStrategy(Strategy):
     ) -> MetricRecord | None:
         metrics = evaluate_fn(self.run.done + number, arrays)
         if number > 0:
-            self.run.note("server", metrics)
-            self.run.tell()
+            self.run.record_part("server", metrics)
+            self.run.call_on_round()
         return metrics
 
     def _with_past(self, result: Result) -> None:
@@ -320,11 +320,11 @@ class SecureStrategy(Strategy):
         """What the inner strategy makes of a round's sum."""
         run, answers = self.run, self.setup.answers["train"]
         if summed.model is None:
-            metrics = self._inner.blind(index, accepted, summed.said, answers)
-            return self._returned(records.array_record(summed.sealed or Arrays())), metrics
+            metrics = self._inner.blind(index, accepted, summed.answers, answers)
+            return self._returned(records.array_record(summed.sums or Arrays())), metrics
         shown = model_record(run.model.by_name(summed.model))
-        made, metrics = self._inner.on_mean(index, accepted, shown, summed.said, answers)
-        run.model.settle(model_values(made), len(accepted))
+        made, metrics = self._inner.on_mean(index, accepted, shown, summed.answers, answers)
+        run.model.take_strategy_model(model_values(made), len(accepted))
         return self._returned(model_record(run.model.by_name(run.model.arrays))), metrics
 
     def _returned(self, record: ArrayRecord) -> ArrayRecord:
@@ -336,12 +336,12 @@ class SecureStrategy(Strategy):
         heard: dict[int, Message] = {}
         summed, answers = self.run.accept_evaluate(self._heard(replies, heard)), self.setup.answers["evaluate"]
         metrics = None
-        if summed is not None and summed.said is not None:
+        if summed is not None and summed.answers is not None:
             index = self.run.record.round
-            metrics = self._inner.evaluated(index, [heard[n] for n in summed.nodes], summed.said, answers)
+            metrics = self._inner.evaluated(index, [heard[n] for n in summed.nodes], summed.answers, answers)
         self.run.end_evaluation(metrics)
         if not self._evaluates_here:
-            self.run.tell()
+            self.run.call_on_round()
         return metrics
 
     def open_model(self, decryptor: Decryptor) -> list[Array]:

@@ -29,9 +29,9 @@ from fedcipher.federation.charter import Purpose
 from fedcipher.federation.curves import Aggregate
 from fedcipher.federation.messages import PREFIX, to_numpy
 from fedcipher.federation.optimiser_step import Optimiser
-from fedcipher.federation.server.kept_state import KeptState
 from fedcipher.federation.server.mean_check import MeanCheck, check_probe, quiet
 from fedcipher.federation.server.setup import Plan
+from fedcipher.federation.server.strategy_state import StrategyState
 from fedcipher.federation.server.survey import survey
 
 __all__ = ["WrappedStrategy", "aggregate_by"]
@@ -60,7 +60,7 @@ class WrappedStrategy:
         self._weighted_by = str(getattr(strategy, "weighted_by_key", "num-examples"))
         self.optimiser: Optimiser | None = None
         """What clients make of a mean; known from `plan` on."""
-        self.state = KeptState(strategy, _arrays_of, model_record)
+        self.state = StrategyState(strategy, _arrays_of, model_record)
         """What the strategy keeps from round to round."""
 
     @property
@@ -77,7 +77,7 @@ class WrappedStrategy:
         """
         self._check_class()
         check = mean_check(self.strategy, self._weighted_by)
-        self.state = KeptState(self.strategy, _arrays_of, model_record)
+        self.state = StrategyState(self.strategy, _arrays_of, model_record)
         with quiet("flwr"):
             asked = copy_of(self.strategy)
 

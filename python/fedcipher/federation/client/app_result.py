@@ -1,4 +1,4 @@
-"""What an app made of a message, whatever it made: after it has seen data nothing is refused any more."""
+"""The result of an app for a message. After the app has seen data, every result is accepted, even a failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _log = quoting_log("fedcipher.federation")
 
 @dataclass
 class AppResult:
-    """An app's reply: arrays in the model's order, metrics by name, seconds; ``failed`` says why there is none."""
+    """An app's reply: arrays in the model's order, metrics by name, and seconds.
+
+    ``failed`` is the reason if the app failed; otherwise empty.
+    """
 
     arrays: list[Array] = field(default_factory=list[Array])
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -31,23 +34,23 @@ class AppResult:
     failed: str = ""
 
     def to_bytes(self, names: Collection[str]) -> bytes:
-        """Everything but metrics that are not among ``names``. Raises `ValueError` for a number that has no text."""
-        metrics = {name: _plain(self.metrics[name]) for name in names if name in self.metrics}
-        said = json.dumps({"metrics": metrics, "seconds": self.seconds, "failed": self.failed})
+        """The result as bytes, with only the metrics in ``names``. Raises `ValueError` for a number that JSON lacks."""
+        metrics = {name: _metric_numbers(self.metrics[name]) for name in names if name in self.metrics}
+        fields = json.dumps({"metrics": metrics, "seconds": self.seconds, "failed": self.failed})
         packed = io.BytesIO()
-        np.savez(packed, np.frombuffer(said.encode(), np.uint8), *self.arrays)
+        np.savez(packed, np.frombuffer(fields.encode(), np.uint8), *self.arrays)
         return packed.getvalue()
 
     @classmethod
     def parse(cls, content: bytes) -> AppResult:
-        """From `to_bytes`. Raises `ValueError`."""
-        held = read_npz(content, MAX_MODEL)
-        said, *arrays = (held[f"arr_{k}"] for k in range(len(held)))
-        return cls(arrays, **parse_json(said.tobytes()))
+        """Read the bytes of `to_bytes`. Raises `ValueError`."""
+        stored = read_npz(content, MAX_MODEL)
+        fields, *arrays = (stored[f"arr_{k}"] for k in range(len(stored)))
+        return cls(arrays, **parse_json(fields.tobytes()))
 
     @classmethod
     def raised(cls, error: BaseException, seconds: float = 0.0) -> AppResult:
-        """Of an app that has raised ``error``: the traceback goes to this client's log."""
+        """The result of an app that has raised ``error``. The traceback goes to this client's log."""
         _log.traceback("traceback of the app", error)
         return cls(seconds=seconds, failed=f"{type(error).__name__}: {quoted(error, MAX_LINE)}")
 
@@ -55,7 +58,10 @@ class AppResult:
     def of(
         cls, content: Content, names: Sequence[str], like: Sequence[Array], *, updates: bool, seconds: float
     ) -> AppResult:
-        """Of an app's reply. Where it ``updates`` a model, its arrays have the ``names`` and shapes of ``like``."""
+        """The result in an app's reply ``content``.
+
+        If the message ``updates`` a model, the reply's arrays must have the ``names`` and the shapes of ``like``.
+        """
         metrics: dict[str, Any] = {}
         for record in content.values():
             metrics.update(record if isinstance(record, Metrics) else {})
@@ -71,29 +77,32 @@ class AppResult:
 
 
 def _arrays(records: list[Arrays], names: Sequence[str], like: Sequence[Array]) -> list[Array]:
-    """In the model's order, whatever the app's: JAX returns dicts sorted. Raises `LayoutError`, `FrameError`."""
+    """The reply's arrays in the model's order. Apps may reorder them, since JAX returns sorted dicts.
+
+    Raises `LayoutError` and `FrameError`.
+    """
     if len(records) != 1:
-        raise LayoutError(f"the reply has {len(records)} ArrayRecords; put all arrays into one")
+        raise LayoutError(f"the reply has {len(records)} ArrayRecords; put all arrays into one ArrayRecord")
     if sorted(records[0]) != sorted(names):
-        raise LayoutError(f"the reply has arrays {list(records[0])}, expected {list(names)}")
+        raise LayoutError(f"the reply has the arrays {list(records[0])}, expected {list(names)}")
     arrays = [to_numpy(records[0][name]) for name in names]
     for name, made, given in zip(names, arrays, like, strict=True):
-        # NumPy would take one number for a whole array of them.
+        # NumPy would broadcast a single number to a whole array.
         if made.shape != given.shape:
             raise LayoutError(
-                f"the reply's array {name!r} has the shape {made.shape}, the model's {given.shape}: return each array "
-                "in the shape in which it came"
+                f"the reply's array {name!r} has the shape {made.shape}, but the model's has {given.shape}: return "
+                "each array in its original shape"
             )
     return arrays
 
 
-def _plain(held: Any) -> Any:
-    """A metric's numbers, one or a list of them as it was."""
-    numbers = numbers_of(held)
-    return numbers if isinstance(held, list) or not numbers else numbers[0]
+def _metric_numbers(metric: Any) -> Any:
+    """A metric's numbers: a list if ``metric`` is a list, otherwise one number."""
+    numbers = numbers_of(metric)
+    return numbers if isinstance(metric, list) or not numbers else numbers[0]
 
 
-def numbers_of(held: Any) -> list[int | float]:
-    """A metric's numbers: what is none is left out."""
-    values = cast("list[Any]", held if isinstance(held, list) else [] if held is None else [held])
+def numbers_of(metric: Any) -> list[int | float]:
+    """A metric's numbers as a list, without values that are not numbers."""
+    values = cast("list[Any]", metric if isinstance(metric, list) else [] if metric is None else [metric])
     return [value for value in values if isinstance(value, (int, float))]

@@ -1,7 +1,7 @@
-"""A member of a committee: who it is, the end of a run, or its answer to a request.
+"""A committee member's replies to the server: its identity, its answer to a request, and the end of a run.
 
-A member is a node whose key is that of a member of the roster. It answers inside a `ClientSession`, so an app needs no
-line for it.
+A member is a node with the key of a member of the roster. It answers inside a `ClientSession`, so an app needs no code
+for it.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ __all__ = ["answer"]
 
 
 def answer(record: Arrays | Config | Metrics, holder: KeyHolder) -> Content:
-    """The content of the reply to a message with this ``record`` for the committee.
+    """The content of the reply to a message for the committee with this ``record``.
 
-    A member says its number and its prekey for the next round, which are no secret. Raises `FrameError` and what a
-    member raises.
+    The reply holds the member's number or answer and its prekey for the next round, which are public. Raises
+    `FrameError` and the errors of a member.
     """
     if isinstance(record, Config):
-        return {COMMITTEE: _told(holder, record)}
+        return {COMMITTEE: _describe_party(holder, record)}
     if not isinstance(record, Arrays) or list(record) != [REQUEST]:
-        raise FrameError("a message to a member of the committee without a request")
+        raise FrameError("a message to a member of the committee has no request")
     request = frame_bytes(record[REQUEST])
     member = holder.member(inspect(request).epoch)
     frame = member.answer(request)
     return {COMMITTEE: wire_record({ANSWER: frame, PREKEY: member.prekey()})}
 
 
-def _told(holder: KeyHolder, record: Config) -> Config:
-    """What a party says of itself to a server that asks who it is, or that says that the run has ended."""
-    told = Config({PARTY: holder.client})
+def _describe_party(holder: KeyHolder, record: Config) -> Config:
+    """This party's number, and a member's prekey, for a server that asks for them or announces the end of the run."""
+    reply = Config({PARTY: holder.client})
     epoch = record.get("who", record.get("end"))
     if set(record) not in ({"who"}, {"end"}) or type(epoch) is not int:
-        raise FrameError("a message to a member of the committee that asks nothing known")
+        raise FrameError("a message to a member of the committee has an unknown question")
     if holder.is_member:
-        # A run keeps its key epoch, when an engine has a newer one too.
+        # A run keeps its key epoch, even if an engine already has a newer one.
         member = holder.member(epoch)
         if "end" in record:
             member.forget()
         else:
-            told[PREKEY] = member.prekey()
-    return told
+            reply[PREKEY] = member.prekey()
+    return reply

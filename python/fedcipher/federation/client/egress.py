@@ -1,4 +1,4 @@
-"""The check that a reply with an app's work passes right before it leaves."""
+"""The last check of a reply, right before it leaves the client."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from fedcipher.frame import Kind, inspect
 
 __all__ = ["checked", "only_metrics"]
 
-# A query that is allowed by name can also leave data as a long list of metrics. What an app writes on purpose nobody
-# can stop, since it sees its data; these limits stop what it writes by mistake.
-_MOST_NUMBERS = 4096
-_MOST_TEXT = 4096
+# A reply of an allowed message type could carry data as a long list of metrics. An app sees its data, so this check
+# cannot stop what an app sends on purpose. These limits stop data that an app sends by mistake.
+_MAX_NUMBERS = 4096
+_MAX_TEXT = 4096
 
 
 def checked(reply: Content, scheme: str, number: int, clear: frozenset[str]) -> Content:
-    """``reply`` itself, when it is fit to leave; `PlaintextError` otherwise.
+    """Return ``reply`` if it may leave. Raises `PlaintextError` otherwise.
 
-    It holds one array in one record, a frame of ``scheme`` and round ``number``; seconds and bytes of work that does
-    not depend on data; the digest of what the app was told; and metrics named in ``clear``. Nothing else.
+    The reply must hold exactly one array in one record: a frame of ``scheme`` and round ``number``. It may also hold
+    seconds and bytes of work that do not depend on data, the digest of the app's settings, and the metrics in
+    ``clear``.
     """
     for name, record in reply.items():
         keys = set(record.keys())
@@ -47,7 +48,7 @@ def checked(reply: Content, scheme: str, number: int, clear: frozenset[str]) -> 
             raise PlaintextError(f"the reply carries a record {name!r} that must not leave")
     arrays = [record for record in reply.values() if isinstance(record, Arrays)]
     if len(arrays) != 1:
-        raise PlaintextError(f"the reply carries {len(arrays)} records of arrays; only one frame leaves")
+        raise PlaintextError(f"the reply carries {len(arrays)} records of arrays; it must carry one frame")
     header = inspect(frame_bytes(arrays[0][UPDATE]))
     if (header.kind, header.scheme, header.round, len(header.clients)) != (Kind.UPDATE, scheme, number, 1):
         raise PlaintextError("the reply's frame is not this client's frame of this round")
@@ -55,34 +56,35 @@ def checked(reply: Content, scheme: str, number: int, clear: frozenset[str]) -> 
 
 
 def only_metrics(reply: Content) -> Content:
-    """``reply`` itself, when it carries no arrays, no bytes, at most 4096 numbers and 4096 characters.
+    """Return ``reply`` if it carries no arrays, no bytes, and at most 4096 numbers and 4096 characters.
 
-    Raises `PlaintextError`.
+    Raises `PlaintextError` otherwise.
     """
     numbers = text = 0
     for name, record in reply.items():
         if isinstance(record, Arrays):
             raise PlaintextError("the reply carries a record of arrays; return metrics only")
         text += len(name)
-        for key, held in record.items():
+        for key, value in record.items():
             text += len(key)
-            counted, written = _size(name, key, held)
-            numbers, text = numbers + counted, text + written
-    if numbers > _MOST_NUMBERS or text > _MOST_TEXT:
+            counted, characters = _size(name, key, value)
+            numbers, text = numbers + counted, text + characters
+    if numbers > _MAX_NUMBERS or text > _MAX_TEXT:
         raise PlaintextError(
-            f"the reply carries {numbers} numbers and {text} characters; at most {_MOST_NUMBERS} and {_MOST_TEXT} "
-            "leave in the clear"
+            f"the reply carries {numbers} numbers and {text} characters; at most {_MAX_NUMBERS} numbers and "
+            f"{_MAX_TEXT} characters may leave in the clear"
         )
     return reply
 
 
-def _size(name: str, key: str, held: Any) -> tuple[int, int]:
+def _size(name: str, key: str, values: Any) -> tuple[int, int]:
+    """How many numbers and characters one entry has. Raises `PlaintextError` for any other type."""
     numbers = text = 0
-    for value in held if isinstance(held, list) else [held]:
+    for value in values if isinstance(values, list) else [values]:
         if isinstance(value, str):
             text += len(value)
         elif isinstance(value, int | float):
             numbers += 1
         else:
-            raise PlaintextError(f"{key!r} of the reply's {name!r} is {type(value).__name__}, not a number")
+            raise PlaintextError(f"{key!r} of the reply's {name!r} is {type(value).__name__}, not a number or text")
     return numbers, text

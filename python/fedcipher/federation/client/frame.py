@@ -1,4 +1,4 @@
-"""One frame of a round: what is prepared before the app computes, and what the app's result becomes."""
+"""Makes one frame of a round: prepares it before the app computes, and encrypts the app's result."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fedcipher.schemes import Encryptor
 __all__ = ["RoundFrame"]
 
 _log = quoting_log("fedcipher.federation")
-_UNEQUAL = 1.05
-"""Numbers of examples beyond this ratio to their mean are unequal."""
+_MAX_RATIO_TO_MEAN = 1.05
+"""A client whose number of examples is beyond this ratio to the mean gets a warning."""
 
 
 class RoundFrame:
@@ -41,7 +41,7 @@ class RoundFrame:
         self.phases: dict[str, float | int] = {}
 
     def prepare(self) -> None:
-        """What does not depend on the data, before the app computes."""
+        """Do the work that does not depend on the data, before the app computes."""
         if self._purpose != "train" or self._measures:
             return
         began = time.perf_counter()
@@ -60,7 +60,7 @@ class RoundFrame:
         self.phases["offline_seconds"] = time.perf_counter() - began
 
     def seal(self, result: AppResult) -> bytes:
-        """The frame of the app's result, or one of zeros that counts nothing."""
+        """Encrypt the app's result into the frame. If the app failed, the frame holds zeros that do not count."""
         charter = self._charter
         values = {a.name: numbers_of(result.metrics.get(a.name)) for a in charter.answers[self._purpose]}
         values["fedcipher.seconds"] = [result.seconds]
@@ -68,7 +68,7 @@ class RoundFrame:
         trains = self._purpose == "train"
         update = self._update(result, tally, values) if trains else []
         if self._measures:
-            # Only how large it is leaves, in ``values``.
+            # Only the histogram of the update leaves, in ``values``.
             trains, update = False, []
         lanes = None if self._lanes is None else self._lanes.encode(tally)
         frame = self._encryptor.encrypt(
@@ -84,7 +84,7 @@ class RoundFrame:
             hide_ranges=self._model.hides_ranges,
             bits=self._settings.bits,
         )
-        # What a client that counts nothing did not send still waits.
+        # Store the part of an update that was not sent. If this update does not count, the earlier unsent part stays.
         if self._counts and self._scheme.sends_parts:
             self._model.keep_unsent(self._encryptor.export_state())
         stats = self._encryptor.stats
@@ -93,7 +93,7 @@ class RoundFrame:
         self.phases["upload_bytes"] = len(frame)
         self.phases["setup_bytes"] = stats.setup_bytes
         if stats.scaled < 1:
-            # Here only: how long an update is no noise covers.
+            # Only in this client's log, because no noise covers an update's norm.
             _log.info(
                 "round %s: the update was multiplied by %.3g to keep the L2 norm of its privacy",
                 self._settings.index,
@@ -102,7 +102,10 @@ class RoundFrame:
         return frame
 
     def _update(self, result: AppResult, tally: Tally, values: dict[str, list[float]]) -> list[Array]:
-        """What is encrypted: the change, times this client's share of the largest weight; ``values`` gets counts."""
+        """The update to encrypt: the change times this client's share of the largest weight.
+
+        Adds counters to ``values``.
+        """
         model = self._model
         share, cut = 1.0, 0
         if self._lanes is not None and not self._charter.equal_weights:
@@ -119,13 +122,13 @@ class RoundFrame:
             values[WHOLE], cut = cast("tuple[list[float], int]", model.whole(result.arrays))
         values[HISTOGRAMS] = cast("list[float]", model.histogram_counts(update, share))
         if self._counts:
-            # Beside the largest weight of late, whatever the charter allows for.
+            # Relative to the largest recent weight, instead of the charter's largest weight.
             share /= model.recent_weight
             if share != 1:
                 update = [np.asarray(x * np.float32(share)) for x in update]
         if self._measures:
             return update
-        update, counted = model.coded(update, share, counts=self._counts)
+        update, counted = model.encode(update, share, counts=self._counts)
         values.update(counted)
         if cut:
             values["fedcipher.clipped"][0] += cut
@@ -133,19 +136,19 @@ class RoundFrame:
         return update
 
     def _examples(self, result: AppResult) -> int | float:
-        held = numbers_of(result.metrics.get(self._charter.weighted_by))
-        return held[0] if held else 0.0
+        numbers = numbers_of(result.metrics.get(self._charter.weighted_by))
+        return numbers[0] if numbers else 0.0
 
-    def without_odd_weight(self, result: AppResult) -> AppResult:
-        """``result``, or none where its number of examples is below 0 or no number: it has no weight."""
+    def with_valid_weight(self, result: AppResult) -> AppResult:
+        """Return ``result``, or a failed one if its number of examples is negative or NaN and so gives no weight."""
         examples = self._examples(result)
         if self._lanes is None or result.failed or examples >= 0:
             return result
-        said = f"{self._charter.weighted_by!r} is {examples}; let the app count its examples from 0 on"
-        return AppResult(seconds=result.seconds, failed=said)
+        why = f"{self._charter.weighted_by!r} is {examples}; the app must return a number of examples of at least 0"
+        return AppResult(seconds=result.seconds, failed=why)
 
     def warn(self, result: AppResult) -> None:
-        """Log what of the app's ``result`` does not count."""
+        """Log which parts of the app's ``result`` do not count."""
         charter, examples = self._charter, self._examples(result)
         surplus = sorted(set(result.metrics) - charter.metrics(self._purpose))
         if surplus:
@@ -157,12 +160,12 @@ class RoundFrame:
                 self._purpose,
             )
         if result.failed:
-            # Under differential privacy nothing says how many have failed: that is data, and no noise covers it.
-            counts = "count nothing" if self._lanes is not None else "count as an update, as privacy hides failures"
+            # With differential privacy, no lane counts failures: their number depends on data, and no noise covers it.
+            counts = "do not count" if self._lanes is not None else "count as an update, because privacy hides failures"
             _log.warning("round %s: this client sends zeros that %s: %s", self._settings.index, counts, result.failed)
         elif self._lanes is not None and not charter.equal_weights and self._lanes.weight(examples) == 0:
             _log.warning(
-                "round %s: %r is %s, so this client's update counts nothing",
+                "round %s: %r is %s, so this client's update does not count",
                 self._settings.index,
                 charter.weighted_by,
                 examples,
@@ -180,12 +183,13 @@ class RoundFrame:
             self._warn_unequal(examples)
 
     def _warn_unequal(self, examples: float) -> None:
-        """Where FedAvg would weigh by examples, and these keys do not."""
+        """Log a warning if FedAvg would weight clients by examples but these keys do not."""
         mean = self._model.mean_examples
-        if not mean or mean / _UNEQUAL <= examples <= mean * _UNEQUAL:
+        if not mean or mean / _MAX_RATIO_TO_MEAN <= examples <= mean * _MAX_RATIO_TO_MEAN:
             return
         _log.warning(
-            "round %s: this client has %s examples, the clients of the last round had %.4g on average, and all weigh "
-            "the same; to weigh by examples make keys with `fedcipher keygen --examples N`, N of the largest client",
+            "round %s: this client has %s examples, the clients of the last round had %.4g on average, and all have "
+            "the same weight. To weight by examples, make keys with `fedcipher keygen --examples N`, with N of the "
+            "largest client",
             *(self._settings.index, examples, mean),
         )

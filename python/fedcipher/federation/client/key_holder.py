@@ -1,4 +1,4 @@
-"""Who a client encrypts as: the holder of a key file, or a host with an engine."""
+"""The holder of a client's key: a key file, or an engine on a host."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from fedcipher.keys.store import client_file, hold, home, load_coordinator, loca
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme
 from fedcipher.schemes.base import state_dir
 
-__all__ = ["KeyHolder", "key_holder_of", "spend", "take_prekeys"]
+__all__ = ["KeyHolder", "charge_privacy_budget", "key_holder_of", "take_prekeys"]
 
 _log = quoting_log("fedcipher.federation")
 
 
 class KeyHolder(Protocol):
-    """An encryptor and a decryptor, wherever the key is, and the memory of their holder."""
+    """An encryptor and a decryptor for one key, in a file or an engine, and the holder's stored state."""
 
     scheme: Scheme
     store: Store
     simulated: bool
-    """Whether the run's own configuration names the keys: their holder is no site of its own."""
+    """Whether the run's configuration names the keys, as in a simulation. Such a holder is not a separate site."""
     clear: frozenset[str]
-    """Metrics that this client lets leave in the clear."""
+    """Metrics that this client may send in the clear."""
 
     @property
     def client(self) -> int: ...
     def hold(self) -> None:
-        """Take the key into use again: a process of many clients may have let go of its file."""
+        """Lock the key file again, because a process with many clients may have released it."""
         ...
 
     def policy(self) -> Policy: ...
@@ -48,37 +48,37 @@ class KeyHolder(Protocol):
     def decryptor(self) -> Decryptor: ...
     @property
     def is_member(self) -> bool:
-        """Whether it is of the committee."""
+        """Whether the holder is a member of the committee."""
         ...
 
     def member(self, epoch: int) -> Member: ...
 
 
-def spend(holder: KeyHolder, charter: Charter | Query) -> None:
-    """Count the next frame, of any purpose, against the site's budgets of differential privacy.
-
-    Raises `PrivacyBudgetError`.
-    """
+def charge_privacy_budget(holder: KeyHolder, charter: Charter | Query) -> None:
+    """Count the next frame, of any purpose, against the site's privacy budgets. Raises `PrivacyBudgetError`."""
     privacy, budgets = holder.scheme.codec.privacy, holder.policy().privacy_budgets
     if privacy is not None and budgets:
         holder.store.charge_privacy_budget(f"{charter.key_set}-{charter.epoch}", holder.client, privacy.rounds, budgets)
 
 
 def take_prekeys(encryptor: Encryptor, frames: list[bytes]) -> None:
-    """Before anything is computed: what was recorded of shares opens only as long as members keep these keys."""
+    """Give the members' prekeys to ``encryptor`` before it computes.
+
+    Recorded shares can be opened only while the members keep the keys.
+    """
     for why in encryptor.take_prekeys(frames):
         _log.warning("a prekey of the committee is not used: %s", why)
 
 
 class _Site:
-    """What a key holder's own operator has configured."""
+    """The settings of a key holder's operator."""
 
     def __init__(self, identity: str, *, simulated: bool, clear: frozenset[str]) -> None:
         self.store = Store(state_dir(), identity)
         self.simulated, self.clear = simulated, clear
 
     def policy(self) -> Policy:
-        """The site's; a simulation whose keys the run names, and no file of a policy, has no site to protect."""
+        """The site's policy. A simulation without a policy file has no site to protect: see `SIMULATION_POLICY`."""
         return load_policy(home() / "policy.json", SIMULATION_POLICY if self.simulated else None)
 
 
@@ -93,7 +93,7 @@ class _EngineHolder(_Site):
         return self._engine.client
 
     def hold(self) -> None:
-        """The engine holds its keys."""
+        """Do nothing: the engine holds its keys."""
 
     def encryptor(self, epoch: int = 0) -> Encryptor:
         return self._engine.encryptor(epoch)
@@ -112,12 +112,13 @@ class _EngineHolder(_Site):
         return self._engine.member(epoch)
 
     def key_set(self, charter: Charter | Query) -> str:
-        """The charter's: an engine encrypts under its key of that epoch only, whose frames are of no other key set.
+        """The charter's key set: an engine encrypts only with its key of the charter's epoch.
 
-        Raises `WrongEpochError` for epoch 0, which an engine takes for the newest: it would be several keys in a run.
+        Raises `WrongEpochError` for epoch 0, which an engine reads as the newest epoch. A run would then have several
+        keys.
         """
         if charter.epoch == 0:
-            raise WrongEpochError("the charter names no key epoch: with an engine a run has the keys of one epoch")
+            raise WrongEpochError("the charter names no key epoch; with an engine, a run needs the keys of one epoch")
         return charter.key_set
 
 
@@ -135,21 +136,21 @@ class _FileHolder(_Site):
         hold(self._path, self._key)
 
     def policy(self) -> Policy:
-        """The site's, with the coordinator that the key file names."""
+        """The site's policy, with the coordinator that the key file names."""
         policy = super().policy()
         if not self._coordinator:
             return policy
         return replace(policy, coordinators=(*policy.coordinators, self._coordinator))
 
     def key_set(self, charter: Charter | Query) -> str:
-        """The key's. Raises `WrongEpochError` for a charter of another epoch."""
+        """The key file's key set. Raises `WrongEpochError` for a charter of another epoch."""
         if charter.epoch != self._epoch:
             raise self._other_epoch(charter.epoch)
         return self._key.fingerprint
 
     def _other_epoch(self, epoch: int) -> WrongEpochError:
         return WrongEpochError(
-            f"the round is of key epoch {epoch}, {self._path.name} of epoch {self._epoch}; get the current key file"
+            f"the round has key epoch {epoch}, but {self._path.name} has epoch {self._epoch}; get the current key file"
         )
 
     @property
@@ -159,7 +160,7 @@ class _FileHolder(_Site):
     def encryptor(self, epoch: int = 0) -> Encryptor:
         if epoch not in (0, self._epoch):
             raise self._other_epoch(epoch)
-        # A party of a roster need not be all of these.
+        # Made when first needed, because a party of a roster need not be an encryptor.
         if self._encryptor is None:
             self._encryptor = self.scheme.encryptor(self._key)
         return self._encryptor
@@ -180,7 +181,7 @@ class _FileHolder(_Site):
         if self._member is None:
             committee = self.scheme.committee
             if committee is None:
-                raise UnsupportedError(f"{self.scheme.name} has no committee: its clients share a key")
+                raise UnsupportedError(f"{self.scheme.name} has no committee, because its clients share a key")
             self._member = committee.member(self._key)
         return self._member
 
@@ -190,16 +191,18 @@ _holders: dict[tuple[str, str, float], KeyHolder] = {}
 
 
 def key_holder_of(own: Mapping[str, Any], run: Mapping[str, Any]) -> KeyHolder:
-    """The holder of this node's key, by its operator's ``own`` settings and those of the ``run``.
+    """The holder of this node's key, from its operator's ``own`` settings and those of the ``run``.
 
-    An engine where ``fedcipher-engine`` (``own``, or the variable ``FEDCIPHER_ENGINE``) names one, as
-    the device ``fedcipher-device``, else ``client-<partition-id>``, else its only one;
-    ``fedcipher-credentials`` is the folder for TLS. Otherwise the key file that ``fedcipher-key`` names,
-    else ``client-<partition-id>.key`` in the folder ``fedcipher-keys`` (``own``, ``FEDCIPHER_KEYS``,
-    or, where neither is set, ``run``). Paths are absolute; the folder may be a name of ``keygen --name``.
+    If ``fedcipher-engine`` (in ``own``, or the variable ``FEDCIPHER_ENGINE``) names an engine, the holder is that
+    engine. Its device is ``fedcipher-device``, else ``client-<partition-id>``, else the engine's only device.
+    ``fedcipher-credentials`` is the folder for TLS.
 
-    The run's settings come with the run, that is, from the server. They cannot name an engine: the engine is
-    shown every update in the clear.
+    Otherwise the holder is a key file: the one that ``fedcipher-key`` names, else ``client-<partition-id>.key`` in the
+    folder ``fedcipher-keys``. That folder comes from ``own``, else from ``FEDCIPHER_KEYS``, else from ``run``. Paths
+    are absolute. The folder may also be a name of ``keygen --name``.
+
+    The run's settings come from the server. They cannot name an engine, because an engine sees every update in the
+    clear.
     """
     target = _setting(own, "fedcipher-engine")
     if target:
@@ -222,7 +225,7 @@ def key_holder_of(own: Mapping[str, Any], run: Mapping[str, Any]) -> KeyHolder:
 
 
 def _setting(own: Mapping[str, Any], name: str) -> str:
-    """What this node's operator has set."""
+    """The value that this node's operator has set, in ``own`` or as an environment variable; empty if there is none."""
     return str(own[name]) if name in own else os.environ.get(name.replace("-", "_").upper(), "")
 
 
@@ -231,7 +234,7 @@ def _partition_name(own: Mapping[str, Any]) -> str:
 
 
 def _clear(own: Mapping[str, Any]) -> frozenset[str]:
-    """Metrics that this node's operator lets leave in the clear, separated by commas."""
+    """Metrics that this node's operator allows in the clear, from a setting separated by commas."""
     return frozenset(name.strip() for name in _setting(own, "fedcipher-clear").split(",") if name.strip())
 
 

@@ -1,4 +1,4 @@
-"""The global model on one client: its charter, its position in the chain, and what an update of it is."""
+"""The global model on one client: its charter, its position in the chain, and the form of its updates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedcipher.federation.chain import Chain, ChainState, OpenedStep
 from fedcipher.federation.charter import Charter, Purpose, digest_of
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.clip_feedback import ClipFeedback, with_waiting
-from fedcipher.federation.client.key_holder import KeyHolder, spend
+from fedcipher.federation.client.key_holder import KeyHolder, charge_privacy_budget
 from fedcipher.federation.kept_share import KEPT_SHARE, MIN_KEPT_SHARE, kept_share_lanes, kept_shares, rounds_at_random
 from fedcipher.federation.messages import AGGREGATE_PREFIX, Arrays, aggregate_of, frame_bytes, to_numpy
 from fedcipher.federation.optimiser_step import in_type_of
@@ -31,20 +31,21 @@ __all__ = ["ClientModel"]
 
 _log = quoting_log("fedcipher.federation")
 
-_MOST_NUMBERS_AT_A_POSITION = 128
-"""Over so many round numbers after its first one a client sends updates from one position.
+_MAX_NUMBERS_AT_POSITION = 128
+"""A client sends updates from one position for at most this many round numbers after its first update from there.
 
-The same as `MOST_NUMBERS` of ``ledger/memories.rs``: where a memory of sets is forgotten, parties refuse so many
-numbers past its last round.
+This equals `MAX_NUMBERS` of ``ledger/memories.rs``: when parties forget a memory of sets, they refuse this many numbers
+after its last round.
 """
-_PINNED = b"\x01"
-"""What the name of a memory begins with that nobody forgets."""
+_NEVER_FORGOTTEN = b"\x01"
+"""First byte of the name of a memory of sets that parties never forget."""
 
 
 class ClientModel:
-    """What this client knows of the model; every change is in its state folder at once. Use it inside its lock.
+    """This client's model of a run. Every change is stored in its state folder at once.
 
-    Raises `CharterError` where the message's charter is not accepted.
+    Use it inside the store's lock. Raises `CharterError` if the message's charter is not accepted, and `RoundError` for
+    a bit width that the charter does not allow.
     """
 
     def __init__(self, holder: KeyHolder, settings: RoundSettings, context: bytes) -> None:
@@ -57,44 +58,46 @@ class ClientModel:
         self._kept: ChainState | None = None
         self.charter = self._charter()
         if settings.bits not in (self._codec.bit_widths if self._codec.adaptive else [0]):
-            raise RoundError(f"{settings.bits} bits of a value are no choice that the charter leaves")
+            raise RoundError(f"the charter does not allow {settings.bits} bits for each value")
 
     def _charter(self) -> Charter:
         """The run's charter, accepted before anything is computed."""
-        held = self._store.accepted()
-        if held is not None and held.digest == self._settings.charter:
-            return held
+        accepted = self._store.accepted()
+        if accepted is not None and accepted.digest == self._settings.charter:
+            return accepted
         if not self._settings.document:
-            raise CharterError("the message is of a charter that this client has not accepted; the server sends it")
+            raise CharterError(
+                "the message names a charter that this client does not have; the server sends it next round"
+            )
         charter = Charter.decode(self._settings.document)
         if charter.digest != self._settings.charter:
             raise CharterError("the charter's digest is not the one that the message names")
-        ours = (self._holder.key_set(charter), _plain(self.scheme.spec()))
+        ours = (self._holder.key_set(charter), _as_json(self.scheme.spec()))
         if (charter.key_set, charter.scheme) != ours:
-            raise CharterError("the charter is of other keys or another scheme than this client's")
+            raise CharterError("the charter has other keys or another scheme than this client")
         if charter.reports and self.scheme.committee is None:
-            raise CharterError("the charter wants reports, which under a common key tell of single clients")
+            raise CharterError("the charter asks for reports, which under a common key could reveal single clients")
         policy, signature = self._holder.policy(), self._settings.signature
         self._store.accept(charter, policy, counts=not self._holder.simulated, signature=signature)
         _log.info(
             "this client takes part in run %s: its charter has the SHA-256 %s, its first model %s; every client of the "
-            "run must say the same",
+            "run must log the same digests",
             *(charter.run, charter.digest.hex(), charter.first),
         )
         return charter
 
-    # --- what a message brings ---------------------------------------------------------------
+    # --- the content of a message ------------------------------------------------------------
 
     def receive(self, record: Arrays, decryptor: Decryptor) -> None:
-        """Take up the first model, the steps of the chain, or both.
+        """Take the first model, the steps of the chain, or both from a message's ``record``.
 
-        Raises `LayoutError`, `StateError`, `RoundError`, `CharterError` and what a decryptor raises.
+        Raises `LayoutError`, `StateError`, `RoundError`, `CharterError` and the errors of a decryptor.
         """
-        steps, initial = self._brought(record)
+        steps, initial = self._content_of(record)
         if self.charter.sets_models:
-            self._set(initial, steps)
+            self._take_server_model(initial, steps)
             return
-        self._chain = self._beginning(initial, steps)
+        self._chain = self._start_of(initial, steps)
         earlier: ChainState | None = None
         for number in sorted(steps):
             frames, index = steps[number]
@@ -102,21 +105,21 @@ class ClientModel:
                 continue
             if number != self._chain.state.steps + 1:
                 raise StateError(
-                    f"step {self._chain.state.steps + 1} is missing; the server sends all again next round"
+                    f"step {self._chain.state.steps + 1} is missing; the server sends all steps again next round"
                 )
             earlier = self._chain.state
             measured = self._chain.measuring
             opened = self._chain.step(decryptor, frames, index)
-            self._note(number, opened)
+            self._save_notes(number, opened)
             if not measured:
-                there = any(self._holder.client in clients for clients in opened.clients)
-                self._waiting.stepped(index, included=there)
+                included = any(self._holder.client in clients for clients in opened.clients)
+                self._waiting.stepped(index, included=included)
             if opened.drowned:
                 _log.warning("step %s: %s", number, drowned_text(opened.drowned))
             if opened.failed:
                 _log.warning("step %s: %s of its %s sums do not open", number, len(opened.failed), len(frames))
         if (self._chain.state.steps, self._chain.state.last) != (self._settings.steps, self._settings.last):
-            raise StateError("this client has opened other sums than the message's chain has")
+            raise StateError("the sums that this client has opened are not those of the message's chain")
         self._chain.choose_bits(self._settings.bits)
         if self._chain.state is self._kept:
             return
@@ -125,47 +128,47 @@ class ClientModel:
         else:
             self._store.save_state(self._chain.state, previous=earlier)
 
-    def _note(self, number: int, opened: OpenedStep) -> None:
-        """Remember what step ``number`` has said, before the step itself: a process that is killed makes it again."""
-        told: dict[str, Any] = {"step": number, "last": self._running.state.last.hex(), "unopened": opened.failed}
+    def _save_notes(self, number: int, opened: OpenedStep) -> None:
+        """Store the answers of step ``number`` before the step itself. After a kill, the step is made again."""
+        notes: dict[str, Any] = {"step": number, "last": self._running.state.last.hex(), "unopened": opened.failed}
         if self.charter.reports and opened.answers is not None:
-            told["answers"] = _ratios(opened.answers, self.charter, "train")
+            notes["answers"] = _ratios(opened.answers, self.charter, "train")
             if self._codec.adaptive:
-                told["answers"][ADVICE] = [float(opened.advice)]
+                notes["answers"][ADVICE] = [float(opened.advice)]
         if self.charter.equal_weights and opened.answers is not None and opened.answers.counted:
-            told["mean_examples"] = opened.answers.examples / opened.answers.counted
-        if len(told) > 3 or opened.failed or self._store.recall().get("opened"):
-            self._store.remember(opened=told)
+            notes["mean_examples"] = opened.answers.examples / opened.answers.counted
+        if len(notes) > 3 or opened.failed or self._store.recall().get("opened"):
+            self._store.remember(opened=notes)
 
-    def _noted(self) -> dict[str, Any]:
-        told = self._store.recall().get("opened") or {}
-        return told if (told.get("step"), told.get("last")) == (self._at.steps, self._at.last.hex()) else {}
+    def _notes(self) -> dict[str, Any]:
+        notes = self._store.recall().get("opened") or {}
+        return notes if (notes.get("step"), notes.get("last")) == (self._at.steps, self._at.last.hex()) else {}
 
     @property
     def unopened(self) -> list[int]:
-        """Numbers of the newest step's sums that did not open."""
-        return [] if self.charter.sets_models else self._noted().get("unopened", [])
+        """The numbers of the newest step's sums that did not open."""
+        return [] if self.charter.sets_models else self._notes().get("unopened", [])
 
     @property
     def mean_examples(self) -> float:
-        """Of the clients of the newest step, where all weigh the same; 0: not known."""
-        return 0.0 if self.charter.sets_models else self._noted().get("mean_examples", 0.0)
+        """Mean number of examples of the newest step's clients, if all have the same weight; 0 if unknown."""
+        return 0.0 if self.charter.sets_models else self._notes().get("mean_examples", 0.0)
 
     @property
     def reported(self) -> dict[str, list[float]]:
-        """The answers of training in the newest step. Raises `StateError` where there are none."""
-        told = self._noted()
-        if "answers" not in told:
-            raise StateError("the newest step of this client brought no answers")
-        return told["answers"]
+        """The training answers of the newest step, by name. Raises `StateError` if there are none."""
+        notes = self._notes()
+        if "answers" not in notes:
+            raise StateError("the newest step of this client has no answers")
+        return notes["answers"]
 
     def evaluated(self, frame: bytes, decryptor: Decryptor) -> dict[str, list[float]]:
-        """The answers in the sum of evaluations at this position. Raises what a decryptor raises."""
+        """The answers in ``frame``, the sum of evaluations at this position. Raises the errors of a decryptor."""
         sums = self._running.open_answers(decryptor, frame, self._settings.index)
         return _ratios(sums, self.charter, "evaluate")
 
-    def _brought(self, record: Arrays) -> tuple[dict[int, tuple[list[bytes], int]], list[Array]]:
-        """The sums by step, with each step's round, and the first model."""
+    def _content_of(self, record: Arrays) -> tuple[dict[int, tuple[list[bytes], int]], list[Array]]:
+        """The sums by step, each step with its round, and the first model. Raises `LayoutError` and `RoundError`."""
         frames: dict[int, dict[int, bytes]] = {}
         initial: list[str] = []
         for key in record:
@@ -175,7 +178,7 @@ class ClientModel:
             else:
                 initial.append(key)
         if initial and initial != self.charter.names:
-            raise LayoutError("the message has other arrays than the charter names")
+            raise LayoutError("the arrays of the message are not those that the charter names")
         if len(frames) != len(self._settings.indices):
             raise RoundError("the message does not name a round for each step that it brings")
         if any(sorted(groups) != list(range(len(groups))) for groups in frames.values()):
@@ -184,84 +187,92 @@ class ClientModel:
         steps = {n: ([frames[n][g] for g in sorted(frames[n])], index) for n, index in ordered}
         return steps, [to_numpy(record[key]) for key in initial]
 
-    def _set(self, initial: list[Array], steps: dict[int, Any]) -> None:
+    def _take_server_model(self, initial: list[Array], steps: dict[int, Any]) -> None:
         if steps or not initial:
-            raise CharterError("under a charter whose server sets the models a message brings a model, and no sums")
+            raise CharterError("if the charter lets the server set models, a message must bring a model and no sums")
         nowhere = ChainState(initial, None, [], b"", b"", 0)
         self._chain = Chain(self.charter, self.scheme, self.context, state=nowhere)
         self._chain.set_model(initial)
         self._chain.choose_bits(self._settings.bits)
         _log.info("round %s: the server has set a model, position %s", self._settings.index, self._chain.position.hex())
 
-    def _beginning(self, initial: list[Array], steps: dict[int, Any]) -> Chain:
-        """Where the steps that a message brings begin."""
+    def _start_of(self, initial: list[Array], steps: dict[int, Any]) -> Chain:
+        """The chain at the position where the message's steps begin. Raises `StateError` if there is no model."""
         self._kept = self._store.newest_state()
         if self._kept is None:
             if not initial:
                 raise StateError("this client has no model of the run; the server sends it again next round")
             return Chain(self.charter, self.scheme, self.context, first=initial)
-        at = self._earlier(self._kept, steps) or self._kept
+        at = self._position_before(self._kept, steps) or self._kept
         return Chain(self.charter, self.scheme, self.context, state=at)
 
-    def _earlier(self, kept: ChainState, steps: dict[int, Any]) -> ChainState | None:
-        """The position before ``kept``, where the server has taken back the last step: one step, once a position."""
+    def _position_before(self, kept: ChainState, steps: dict[int, Any]) -> ChainState | None:
+        """The position before ``kept`` if the server has withdrawn the last step; otherwise None.
+
+        A server may withdraw one step, and only once from each position. Raises `RoundError` for a second one.
+        """
         instead = Chain.step_digest(*steps[kept.steps]) if kept.steps in steps else b""
-        said = (self._settings.steps, self._settings.last)
-        taken_back = said[0] < kept.steps or instead not in (b"", kept.last)
-        if not taken_back:
+        withdrawn = self._settings.steps < kept.steps or instead not in (b"", kept.last)
+        if not withdrawn:
             return None
         earlier = self._store.previous_state()
         if earlier is None or earlier.steps != kept.steps - 1:
             return None
-        # The same again goes: what follows may have failed.
+        # A repeated withdrawal is accepted, because this client may have failed after the first.
         now = [earlier.position.hex(), kept.last.hex(), instead.hex()]
         before = self._store.recall().get("withdrawn")
         if before and before[0] == now[0] and before != now:
-            raise RoundError("the server takes back a second step from one position")
+            raise RoundError("the server withdraws a second step from one position")
         self._store.remember(withdrawn=now)
         self._waiting.forget()
-        _log.warning("the server has taken back step %s of the run", kept.steps)
+        _log.warning("the server has withdrawn step %s of the run", kept.steps)
         return earlier
 
-    # --- what leaves -------------------------------------------------------------------------
+    # --- the frame that leaves ---------------------------------------------------------------
 
     def claim(self, purpose: Purpose) -> None:
-        """This message is the one that is answered: one frame a round, one evaluation a model, on disk."""
+        """Claim this message's round on disk: one frame for each round, one evaluation for each model.
+
+        Raises `NonceReuseError`, `RoundError` and `PrivacyBudgetError`.
+        """
         facts, settings = self._store.recall(), self._settings
         if settings.round <= int(facts.get("answered", 0)):
-            raise NonceReuseError(f"round {settings.round} is not after round {facts['answered']}, answered already")
-        spend(self._holder, self.charter)
+            raise NonceReuseError(
+                f"round {settings.round} is not later than round {facts['answered']}, which was answered"
+            )
+        charge_privacy_budget(self._holder, self.charter)
         if purpose == "evaluate":
-            # A sum of histograms makes another position of the same model, and of the same memory of sets.
+            # ``moved``, because a sum of histograms changes the position but neither the model nor the memory of sets.
             position = self._at.moved.hex()
             evaluated: list[str] = facts.get("evaluated", [])
             if position in evaluated:
-                raise NonceReuseError("this client has evaluated the model at this position already")
-            # The chain goes back by one position at most.
+                raise NonceReuseError("this client has already evaluated the model at this position")
+            # Two positions are enough, because the chain goes back by at most one.
             self._store.remember(answered=settings.round, evaluated=[*evaluated[-1:], position])
             return
-        # The same again, under another number: a server that was killed asks once more.
+        # The same round under another number is accepted, because a server that was killed asks again.
         if settings.index < int(facts.get("index", 0)):
             raise NonceReuseError(f"round {settings.index} of the run is before round {facts['index']}")
-        self._store.remember(answered=settings.round, index=settings.index, stood=self._stood(facts.get("stood", {})))
+        stood = self._first_numbers(facts.get("stood", {}))
+        self._store.remember(answered=settings.round, index=settings.index, stood=stood)
 
-    def _stood(self, stood: dict[str, int]) -> dict[str, int]:
-        """By position, the number of this client's first update from there: of the present one and the one before.
+    def _first_numbers(self, stood: dict[str, int]) -> dict[str, int]:
+        """The round number of this client's first update from a position, for the present position and the one before.
 
-        Whoever remembers sets may forget a position's. From then on it refuses sums from there, up to
-        `_MOST_NUMBERS_AT_A_POSITION` numbers past the last one that it knew. Raises `RoundError` for an update more
-        than that many numbers after the first one: the sum of a later one might not be refused.
+        ``stood`` is the stored value. Parties that remember sets may forget those of a position. They then refuse sums
+        from there, up to `_MAX_NUMBERS_AT_POSITION` numbers after the last one that they knew. Raises `RoundError` for
+        an update more than that many numbers after the first one, because parties might accept the sum of a later one.
         """
         position, number = self._at.moved.hex(), self._settings.round
         begun = stood.get(position, number)
-        if number - begun > _MOST_NUMBERS_AT_A_POSITION and not self.memory("train").startswith(_PINNED):
+        if number - begun > _MAX_NUMBERS_AT_POSITION and not self.memory("train").startswith(_NEVER_FORGOTTEN):
             raise RoundError(
-                f"round {number} asks for an update from the position that this client sent its first one from in "
-                f"round {begun}: the sets of so old a position may be forgotten. Begin a new run from the model of "
+                f"round {number} asks for an update from a position whose first update this client sent in round "
+                f"{begun}. Parties may have forgotten the sets of so old a position. Start a new run from the model of "
                 "`fedcipher open`"
             )
-        before = {at: first for at, first in stood.items() if at != position}
-        return {**dict(list(before.items())[-1:]), position: begun}
+        others = {at: first for at, first in stood.items() if at != position}
+        return {**dict(list(others.items())[-1:]), position: begun}
 
     @property
     def _running(self) -> Chain:
@@ -278,74 +289,75 @@ class ClientModel:
         return self._at.model
 
     def associated_data(self, purpose: Purpose) -> bytes:
-        """What this message's frame names."""
+        """The position and round that this message's frame is bound to."""
         return self._running.associated_data(purpose, self._settings.index)
 
     def memory(self, purpose: Purpose) -> bytes:
-        """The memory of sets that this message's frame counts in."""
+        """The name of the memory of sets that this message's frame counts in."""
         return self._running.memory(purpose)
 
     @property
     def recent_weight(self) -> float:
-        """As `Chain.recent_weight`."""
+        """Like `Chain.recent_weight`."""
         return self._running.recent_weight
 
     def histogram_counts(self, update: Sequence[Array], share: float) -> list[int]:
-        """As `Chain.histogram_counts`."""
+        """Like `Chain.histogram_counts`."""
         return self._running.histogram_counts(update, share)
 
     @property
     def hides_ranges(self) -> bool:
-        """As `Chain.hides_ranges`."""
+        """Like `Chain.hides_ranges`."""
         return self._running.hides_ranges
 
     @property
     def shaped(self) -> list[Array]:
-        """Arrays of an update's shapes and types."""
+        """Arrays with the shapes and types of an update."""
         return self._running.shaped
 
     def update(self, trained: Sequence[Array]) -> tuple[list[Array], float]:
-        """The update that leads to ``trained``, in every client's types, and how many of its values were not finite.
+        """The update that leads to ``trained``, in the types that all clients send, and how many values were odd.
 
-        NaN is zero, and what is infinite is the end of its range: larger, it would widen everybody's.
+        Odd values are NaN or infinite. NaN becomes zero. An infinite value becomes the end of its range, since a larger
+        one would widen the range of all clients.
         """
         made = self._difference(trained)
         odd = [0 if x.dtype.kind != "f" else int(x.size - np.count_nonzero(np.isfinite(x))) for x in made]
         if any(odd):
-            made = [_within(x, end) if count else x for x, end, count in zip(made, self._clips(), odd, strict=True)]
-        return self.settled(self._running.whole.without(made)), float(sum(odd))
+            made = [_within(x, limit) if count else x for x, limit, count in zip(made, self._clips(), odd, strict=True)]
+        return self.in_sent_types(self._running.whole.without(made)), float(sum(odd))
 
     def with_waiting(self, update: list[Array]) -> list[Array]:
-        """``update`` and what earlier ranges have cut, where ranges follow."""
+        """``update`` plus the part that was cut from earlier updates, if ranges follow the updates."""
         waiting = self._waiting.taken(self._settings.index, update) if ranges_follow_updates(self.scheme) else []
         if not waiting:
             return update
         return [with_waiting(x, w) for x, w in zip(update, waiting, strict=True)]
 
-    def coded(self, update: list[Array], share: float, *, counts: bool) -> tuple[list[Array], dict[str, list[float]]]:
-        """The values of this client's frame, and what is counted of them.
+    def encode(self, update: list[Array], share: float, *, counts: bool) -> tuple[list[Array], dict[str, list[float]]]:
+        """The values of this client's frame, and their counters by name.
 
-        ``update`` is ``share`` times its own size. What is cut from one that ``counts`` waits.
+        ``update`` has been scaled by ``share``. If the update ``counts``, its cut part waits for the next update.
         """
         coding = self._running.coding
         if coding is None:
-            return update, self._counts(update)
+            return update, self._counters(update)
         index, chain = self._settings.index, self._running
-        # Whoever knew the draws would find one client's part in a sum.
+        # A party that knew these random bits could find one client's part of a sum.
         draws = chain.rounding_seed(index, self._holder.client) if self._holder.policy().repeatable else os.urandom(16)
         coded = coding.encode(update, chain.seed(index), draws)
         if counts and not self.charter.sets_models:
             self._waiting.keep(coded.rest, coding.scales, self._settings.index, share=share)
-        return coded.values, self._kept_counts(coded.kept, clipped=coded.clipped, vanished=0)
+        return coded.values, self._counts_with_kept(coded.kept, clipped=coded.clipped, vanished=0)
 
     @property
     def at_random(self) -> bool:
-        """Whether the frame's encryptor rounds at random; what is coded is whole steps already."""
+        """Whether the frame's encryptor rounds at random. Coded updates are already whole steps."""
         coding = self._running.coding
         return coding is None and rounds_at_random(self.charter, self.scheme)
 
     def whole(self, trained: Sequence[Array]) -> tuple[list[int], int]:
-        """As `WholeNumbers.values`."""
+        """Like `WholeNumbers.values`."""
         return self._running.whole.values(trained, self.arrays)
 
     def _clips(self) -> list[float]:
@@ -353,22 +365,25 @@ class ClientModel:
         if self._codec.privacy is not None:
             return [self._codec.privacy.clip] * len(self.arrays)
         if self.measuring:
-            # It would make the range that everybody gets.
+            # An infinite value would otherwise set the range of all clients.
             return [0.0] * len(self.arrays)
         coding = self._running.coding
         if coding is None:
             return [alpha for _, _, alpha, _ in self._running.layout.tensors]
         return coding.limits
 
-    def settled(self, update: Sequence[Array]) -> list[Array]:
-        """``update`` in the types that every client sends, whatever its app returned: a frame's head names them.
+    def in_sent_types(self, update: Sequence[Array]) -> list[Array]:
+        """``update`` in the types that all clients send, whatever types the app returned.
 
-        Shares of the largest weight are no whole numbers.
+        A frame's header names these types. They are floats, since an update times a weight is not a whole number.
         """
         return [_in(like, x) for x, like in zip(update, self.shaped, strict=True)]
 
     def _difference(self, trained: Sequence[Array]) -> list[Array]:
-        """What the codec wants of ``trained``: itself, or less the model, whole numbers as such, else as float32."""
+        """The input of the codec: ``trained`` itself for whole models, otherwise ``trained`` minus the model.
+
+        The difference of integers is int64, any other difference is float32.
+        """
         if self._codec.target == "weights":
             return list(trained)
         out: list[Array] = []
@@ -384,11 +399,11 @@ class ClientModel:
 
     @property
     def reference(self) -> list[Array] | None:
-        """As `Chain.reference`."""
+        """Like `Chain.reference`."""
         return self._running.reference
 
-    def _counts(self, update: list[Array]) -> dict[str, list[float]]:
-        """How many values of ``update`` are cut to their range, and how many are of tensors that round to nothing."""
+    def _counters(self, update: list[Array]) -> dict[str, list[float]]:
+        """Counters of ``update``: values cut to their range, values of tensors that round to zero, and shares kept."""
         if self._codec.privacy is not None:
             return {}
         tensors, levels, index = self._running.layout.tensors, self.scheme.levels, self._settings.index
@@ -399,21 +414,21 @@ class ClientModel:
             clipped += cut
             if cut > CLIPPED * x.size:
                 _log.warning(
-                    "round %s: %s of %s values of %r were cut to their clip range, which grows by the next aggregate. "
-                    "Where it stays: a number as clip leaves as much room as you say",
+                    "round %s: %s of %s values of %r were cut to their clip range, which grows with the next "
+                    "aggregate. If it does not grow, set clip to a number that is large enough",
                     *(index, cut, x.size, name),
                 )
             if not isinstance(self._codec.clip, str) and 0 < largest < alpha / levels.of(bits):
                 vanished += x.size
                 _log.warning(
-                    "round %s: all %s values of %r are below half a step of their range. A clip of its own for each "
-                    "tensor, clip='auto' or more bits keeps them",
+                    "round %s: all %s values of %r are below half a step of their range and are lost. Use a clip for "
+                    "each tensor, clip='auto' or more bits",
                     *(index, x.size, name),
                 )
         kept = kept_shares(update, self._running.layout, levels, unbiased=self.at_random)
-        return self._kept_counts(kept, clipped=clipped, vanished=vanished)
+        return self._counts_with_kept(kept, clipped=clipped, vanished=vanished)
 
-    def _kept_counts(self, kept: list[float], *, clipped: int, vanished: int) -> dict[str, list[float]]:
+    def _counts_with_kept(self, kept: list[float], *, clipped: int, vanished: int) -> dict[str, list[float]]:
         thin = [(name, part) for name, part in zip(self.charter.names, kept[1:], strict=True) if part < MIN_KEPT_SHARE]
         if thin:
             _log.warning("round %s: %s", self._settings.index, thin_text(thin))
@@ -423,52 +438,52 @@ class ClientModel:
             KEPT_SHARE: kept_share_lanes(kept),
         }
 
-    # --- what an app has made, before its ranges are known -------------------------------------
+    # --- the app's result, before its ranges are known -----------------------------------------
 
     @property
     def measuring(self) -> bool:
-        """As `Chain.measuring`."""
+        """Like `Chain.measuring`."""
         return self._running.measuring
 
     @property
     def lanes(self) -> Lanes | None:
-        """As `Chain.lanes`."""
+        """Like `Chain.lanes`."""
         return self._running.lanes
 
-    def keep_work(self, work: AppResult, names: Collection[str]) -> None:
-        """Keep the app's ``work`` for the frame that follows, with the metrics ``names`` alone."""
+    def save_work(self, work: AppResult, names: Collection[str]) -> None:
+        """Save the app's ``work``, with only the metrics ``names``, for the frame that follows."""
         try:
             self._store.keep_work(self._work_name, work.to_bytes(names))
         except (RunError, ValueError, TypeError) as error:
-            _log.warning("the work of round %s is not kept, and is done again: %s", self._settings.index, error)
+            _log.warning("the work of round %s is not saved and will be repeated: %s", self._settings.index, error)
 
-    def kept_work(self) -> AppResult | None:
-        """What `keep_work` was given in this round, where nothing but the sum of its histograms has come since."""
+    def saved_work(self) -> AppResult | None:
+        """The result of `save_work` in this round, if only the sum of its histograms has come since; otherwise None."""
         if not self._running.measured:
             return None
         try:
             content = self._store.work(self._work_name)
             return None if content is None else AppResult.parse(content)
         except (ValueError, TypeError, KeyError, StateError) as error:
-            _log.warning("the work of round %s is damaged, and is done again: %s", self._settings.index, error)
+            _log.warning("the saved work of round %s is damaged and will be repeated: %s", self._settings.index, error)
             return None
 
-    def drop_work(self) -> None:
-        """It is in a frame, or of no use."""
+    def drop_saved_work(self) -> None:
+        """Delete the saved work, which is in a frame or no longer usable."""
         self._store.drop_work()
 
     @property
     def _work_name(self) -> bytes:
-        """The charter says what the app was told in a round."""
+        """Names the saved work by context, round and position. The charter fixes all other settings of the app."""
         return digest_of(b"work", self.context, self._settings.index.to_bytes(8, "little"), self._at.moved)
 
     @property
     def unsent(self) -> bytes:
-        """What this client's updates of this run have not sent yet."""
+        """The encryptor state with the part of this client's updates that was not sent yet."""
         return self._store.unsent()
 
     def keep_unsent(self, state: bytes) -> None:
-        """An encryptor's state, for the next round of this run."""
+        """Store an encryptor's state for the next round of this run."""
         self._store.keep_unsent(state)
 
 
@@ -476,22 +491,22 @@ def _ratios(sums: Sums, charter: Charter, purpose: Purpose) -> dict[str, list[fl
     return {answer.name: sums.ratio(answer) for answer in charter.answers[purpose]}
 
 
-def _within(x: Array, end: float) -> Array:
-    """Floats with zero for NaN, and ``end`` for what is infinite."""
-    end = min(end, float(np.finfo(x.dtype).max))
-    return np.nan_to_num(x, nan=0.0, posinf=end, neginf=-end)
+def _within(x: Array, limit: float) -> Array:
+    """``x`` with zero for NaN, and plus or minus ``limit`` for infinite values."""
+    limit = min(limit, float(np.finfo(x.dtype).max))
+    return np.nan_to_num(x, nan=0.0, posinf=limit, neginf=-limit)
 
 
 def _in(like: Array | np.float32, x: Array) -> Array:
-    """``x`` in the type of ``like``; what is beyond it ends where it ends."""
+    """``x`` in the type of ``like``, clipped to the range of that type."""
     if x.dtype == like.dtype:
         return x
     if like.dtype.kind == "f" and x.dtype.kind == "f":
-        most = float(np.finfo(like.dtype).max)
-        x = np.clip(x, -most, most) if float(np.finfo(x.dtype).max) > most else x
+        limit = float(np.finfo(like.dtype).max)
+        x = np.clip(x, -limit, limit) if float(np.finfo(x.dtype).max) > limit else x
     return in_type_of(np.asarray(like), x)
 
 
-def _plain(spec: Any) -> Any:
-    """As a document has it: lists for tuples."""
+def _as_json(spec: Any) -> Any:
+    """``spec`` as JSON gives it back: lists for tuples."""
     return json.loads(json.dumps(spec))

@@ -1,7 +1,7 @@
-"""A reader's report: what a client tells a server without a key of the answers that it has opened.
+"""Makes a reader's report: the answers that a client has opened, for a server without a key.
 
-Only where the committee has fixed the set of a sum, so that there is one sum to report on. Under a common key two sums
-of one round would make two reports, whose difference is one client's answer.
+Reports exist only under a committee, which fixes one set of clients for a sum. Under a common key, two sums of one
+round would give two reports, and their difference could be one client's answer.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["report"]
 
 
 def report(message: Message, holder: KeyHolder, context: bytes) -> Content:
-    """Take up the sums that a message brings, and report the answers of its purpose at the position they lead to.
+    """Open the sums in a message, and report the answers of its purpose at the position after them.
 
-    Raises `RoundError` for settings that are no settings, `CharterError` where the charter has no reports, and what
-    `ClientModel.receive` raises.
+    Raises `RoundError` for invalid settings, `CharterError` if the charter has no reports, and the errors of
+    `ClientModel.receive`.
     """
     settings = RoundSettings.parse(record_in(message.content, CONFIG, Config) or Config())
     with holder.store.locked():
@@ -41,9 +41,9 @@ def report(message: Message, holder: KeyHolder, context: bytes) -> Content:
         charter, purpose = model.charter, _purpose_of(message.content)
         record = record_in(message.content, charter.record, Arrays)
         if not charter.reports:
-            raise CharterError("a report is asked for, and the charter has none")
+            raise CharterError("the message asks for a report, but the charter has none")
         if message.type != charter.types[purpose] or record is None:
-            raise RoundError("the message is of another type than the charter names, or brings no model")
+            raise RoundError("the message has another type than the charter names, or brings no model")
         decryptor = holder.decryptor()
         model.receive(record, decryptor)
         values = model.reported if purpose == "train" else model.evaluated(_frame_of(message.content), decryptor)
@@ -52,16 +52,16 @@ def report(message: Message, holder: KeyHolder, context: bytes) -> Content:
 
 def _purpose_of(content: Content) -> Purpose:
     record = record_in(content, REPORT, Config)
-    said = None if record is None else record.get("purpose")
-    if said not in PURPOSES:
-        raise RoundError("a report is asked for, and neither of training nor of an evaluation")
-    return said
+    purpose = None if record is None else record.get("purpose")
+    if purpose not in PURPOSES:
+        raise RoundError("the message asks for a report, but neither on training nor on an evaluation")
+    return purpose
 
 
 def _frame_of(content: Content) -> bytes:
     record = record_in(content, EVALUATION, Arrays)
     if record is None or list(record) != [EVALUATION]:
-        raise FrameError("a report of an evaluation is asked for, and its sum is not there")
+        raise FrameError("the message asks for a report on an evaluation, but does not bring its sum")
     return frame_bytes(record[EVALUATION])
 
 

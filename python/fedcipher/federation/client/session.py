@@ -1,7 +1,8 @@
-"""A client's side of a run, apart from any framework: a message becomes work for the app, or an answer at once.
+"""A client's side of a run, independent of any framework: a message becomes work for the app, or an immediate answer.
 
-A message is judged before data is touched; what is wrong with it is raised. After the app has computed nothing is
-refused: an app that fails, or returns something else than an update, makes a frame of zeros that counts nothing.
+A message is checked before any data is used, and an invalid message raises an error. After the app has computed,
+nothing is refused. If the app fails or returns an invalid update, the client sends a frame of zeros that does not
+count.
 """
 
 from __future__ import annotations
@@ -49,16 +50,17 @@ _QUERY = "query"
 
 
 class Work:
-    """What a message asks of the app: use it as a context, and give it to `ClientSession.seal` with the app's result.
+    """The work that a message asks of the app.
 
-    ``record`` is the name of the record that holds the model, ``names`` and ``arrays`` are the model; there is none in
-    a query. ``updates`` says whether the result must have arrays like the model's.
+    Use it as a context, and pass it to `ClientSession.seal` with the app's result. ``record`` is the name of the record
+    that holds the model. ``names`` and ``arrays`` are the model; a query has none. ``updates`` says whether the result
+    must have arrays like the model's.
     """
 
     def __init__(
         self,
         finish: Callable[[AppResult], Content],
-        held: ExitStack,
+        lock: ExitStack,
         *,
         record: str = "",
         names: Sequence[str] = (),
@@ -66,11 +68,11 @@ class Work:
         updates: bool = False,
     ) -> None:
         self.record, self.names, self.arrays, self.updates = record, list(names), list(arrays), updates
-        self._finish, self._held = finish, held
+        self._finish, self._lock = finish, lock
 
     def finish(self, result: AppResult) -> Content:
-        """The reply's content. The client's memory is free for other messages from then on."""
-        with self._held:
+        """Return the reply's content, and release the client's store for other messages."""
+        with self._lock:
             return self._finish(result)
 
     @property
@@ -82,24 +84,24 @@ class Work:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._lock.close()
 
 
 class ClientSession:
-    """The holder of one key, towards the servers of its runs.
+    """Answers the messages of runs for the holder of one key.
 
-    ``holder`` gives the key's holder, and ``context`` the digest of what no charter lists
-    (`fedcipher.federation.app_inputs.digest_of_context`): neither is asked for a message that is not of a run.
+    ``holder`` returns the key's holder. ``context`` returns the digest of the settings that no charter lists
+    (`fedcipher.federation.app_inputs.digest_of_context`). Neither is called for a message that belongs to no run.
     """
 
     def __init__(self, holder: Callable[[], KeyHolder], context: Callable[[], bytes]) -> None:
         self._holder, self._context = holder, context
 
     def open(self, message: Message, *, queries_too: bool = False) -> Work | Message | None:
-        """Work for the app, an answer for which no app starts, or None for a message that is of no run.
+        """Return work for the app, an answer that needs no app, or None for a message that does not belong to a run.
 
-        ``queries_too`` answers the queries of `fedcipher.federation.server.query_sum` as well. Raises `FedcipherError`
-        for what is refused.
+        With ``queries_too``, the queries of `fedcipher.federation.server.query_sum` are answered as well. Raises
+        `FedcipherError` if the message is refused.
         """
         content, category = message.content, message.type.partition(".")[0]
         if queries_too and category == _QUERY and record_in(content, QUERY, Config) is not None:
@@ -110,12 +112,12 @@ class ClientSession:
         if config is not None and category in PURPOSES:
             return self._round(message, RoundSettings.parse(config), PURPOSES[PURPOSES.index(category)])
         if COMMITTEE in content:
-            # Never reaches the app: nothing of it can be in the reply.
+            # Answered without the app, so that the reply cannot contain its data.
             return self._reply(message, committee.answer(content[COMMITTEE], self._holder()))
         return None
 
     def seal(self, message: Message, work: Work, result: AppResult) -> Message:
-        """The reply to ``message``: one frame, and nothing else of the app's ``result``."""
+        """The reply to ``message``: one frame of the app's ``result``, and nothing else of the result."""
         return self._reply(message, work.finish(result))
 
     @staticmethod
@@ -123,34 +125,34 @@ class ClientSession:
         return Message(message.node, message.type, content)
 
     def _query(self, message: Message) -> Work:
-        holder, held = self._holder(), ExitStack()
-        with held:
-            held.enter_context(holder.store.locked())
-            asked = queries.QueryFrame(message, holder, self._context())
-            return Work(asked.seal, held.pop_all())
+        holder, lock = self._holder(), ExitStack()
+        with lock:
+            lock.enter_context(holder.store.locked())
+            query = queries.QueryFrame(message, holder, self._context())
+            return Work(query.seal, lock.pop_all())
 
     def _round(self, message: Message, settings: RoundSettings, purpose: Purpose) -> Work | Message:
-        """One message of a round: everything that can be refused comes first, then the app, then one frame."""
-        holder, held = self._holder(), ExitStack()
-        with held:
-            held.enter_context(holder.store.locked())
-            asked = _Asked(message, holder, settings, purpose, self._context())
-            kept = asked.kept()
-            if kept is not None:
-                return self._reply(message, asked.sealed(kept))
-            charter = asked.model.charter
+        """Open one message of a round: all checks come first, then the app, then one frame."""
+        holder, lock = self._holder(), ExitStack()
+        with lock:
+            lock.enter_context(holder.store.locked())
+            opened = _RoundMessage(message, holder, settings, purpose, self._context())
+            saved = opened.saved_result()
+            if saved is not None:
+                return self._reply(message, opened.encrypted(saved))
+            charter = opened.model.charter
             return Work(
-                asked.finish,
-                held.pop_all(),
+                opened.finish,
+                lock.pop_all(),
                 record=charter.record,
                 names=charter.names,
-                arrays=asked.model.arrays,
+                arrays=opened.model.arrays,
                 updates=purpose == "train",
             )
 
 
-class _Asked:
-    """One message of a round that this client answers."""
+class _RoundMessage:
+    """One message of a round, from its checks to the reply."""
 
     def __init__(
         self, message: Message, holder: KeyHolder, settings: RoundSettings, purpose: Purpose, context: bytes
@@ -161,13 +163,13 @@ class _Asked:
         charter = model.charter
         record = record_in(message.content, charter.record, Arrays)
         if message.type != charter.types[purpose] or record is None:
-            raise RoundError("the message is of another type than the charter names, or brings no model")
+            raise RoundError("the message has another type than the charter names, or brings no model")
         check_app_inputs(message.content, charter, purpose, settings.index, without=frozenset([charter.record, CONFIG]))
-        # A reader, or a member of a committee, need not be a client.
+        # Made for messages of a round only, because a reader or a committee member need not be a client.
         encryptor = holder.encryptor(charter.epoch)
         take_prekeys(encryptor, settings.prekeys)
         began = time.perf_counter()
-        with _quiet_floats():
+        with _float_errors_ignored():
             model.receive(record, holder.decryptor())
         decrypted = time.perf_counter() - began
         model.claim(purpose)
@@ -175,36 +177,36 @@ class _Asked:
         self._frame = RoundFrame(model, encryptor, settings, purpose)
         self._frame.prepare()
 
-    def kept(self) -> AppResult | None:
-        """The result that has told the present ranges how large its update is, where there is one."""
-        return self.model.kept_work() if self._purpose == "train" and not self.model.measuring else None
+    def saved_result(self) -> AppResult | None:
+        """The saved result whose histogram is in the present ranges; None if there is none."""
+        return self.model.saved_work() if self._purpose == "train" and not self.model.measuring else None
 
     def finish(self, result: AppResult) -> Content:
-        """The reply with what the app has just made."""
-        result = self._frame.without_odd_weight(result)
+        """The reply with the result that the app has just computed."""
+        result = self._frame.with_valid_weight(result)
         self._frame.warn(result)
-        return self.sealed(result)
+        return self.encrypted(result)
 
-    def sealed(self, result: AppResult) -> Content:
-        """The reply with ``result``."""
+    def encrypted(self, result: AppResult) -> Content:
+        """The reply with the encrypted ``result``."""
         model, charter, purpose = self.model, self.model.charter, self._purpose
-        with _quiet_floats():
+        with _float_errors_ignored():
             frame = self._frame.seal(result)
         if purpose == "train":
             if model.measuring:
-                model.keep_work(result, charter.metrics("train"))
+                model.save_work(result, charter.metrics("train"))
             else:
-                model.drop_work()
-        told: dict[str, Any] = {"digest": model.context}
+                model.drop_saved_work()
+        context: dict[str, Any] = {"digest": model.context}
         if model.unopened:
-            # Whether a tag is right depends on no private value, unless whoever altered the sum has the cohort's key.
-            # Under `oneshot` that party then learns whether the altered sum is in range
+            # Whether a tag is valid depends on no private value, unless the party that altered the sum has the cohort's
+            # key. Under `oneshot` that party then learns whether the altered sum is in range
             # (docs/evidence/proof.md, theorem 2).
-            told["unopened"] = model.unopened
+            context["unopened"] = model.unopened
         content: Content = {
             charter.record: wire_record({UPDATE: frame}),
             METRICS: Metrics({**self._frame.phases, **self._phases}),
-            CONTEXT: Config(told),
+            CONTEXT: Config(context),
         }
         clear = {name: result.metrics[name] for name in charter.clear[purpose] if name in result.metrics}
         allowed = {name: value for name, value in clear.items() if name in self._holder.clear}
@@ -214,6 +216,6 @@ class _Asked:
         return checked(content, scheme, self._settings.round, frozenset(charter.clear[purpose]))
 
 
-def _quiet_floats() -> np.errstate:
-    """An app may have made an overflow an exception (`numpy.seterr`): then a refusal would tell of its data."""
+def _float_errors_ignored() -> np.errstate:
+    """Ignore floating-point errors. If an app makes them exceptions (`numpy.seterr`), a refusal depends on data."""
     return np.errstate(all="ignore")

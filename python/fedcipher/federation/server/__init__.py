@@ -1,1 +1,1 @@
-"""A server's side of a run: whom it asks, what it sums, what it keeps, and when a round closes."""
+"""The server's side of a run: it asks clients, sums their updates, stores the run, and closes rounds."""

@@ -1,7 +1,7 @@
-"""The committee of schemes without a shared key: how a server asks its members.
+"""How a server asks the members of a committee, under schemes without a shared key.
 
-Some frameworks bring only types of message to an app that it has a function for. So requests travel as what the round's
-training messages are, and are known by their record.
+Some frameworks deliver only message types that the app has a function for. So a request has the message type of the
+round's training messages. Its record (``COMMITTEE``) marks it as a request.
 """
 
 from __future__ import annotations
@@ -31,92 +31,104 @@ from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.frame import inspect
 from fedcipher.schemes import Aggregator, CommitteeRound, Scheme
 
-__all__ = ["Committee", "NoSum", "addressed", "members_of", "needed_of"]
+__all__ = ["Committee", "NoSum", "for_reader", "members_of", "needed_of"]
 
 _log = quoting_log("fedcipher.federation")
 
-_PROPOSALS = 3
-"""So often members are asked to agree on one sum: as it is, with what more of them remember than lie, with all."""
-_LEAST = 1.0
-"""Seconds that members have at least."""
+_MAX_PROPOSALS = 3
+"""How often members are asked to agree on one sum.
+
+First as the server proposes it, then with the sets that more members remember than may lie, then with all sets.
+"""
+_MIN_SECONDS = 1.0
+"""The shortest time, in seconds, that members have to answer."""
 
 
 @dataclass(frozen=True)
 class NoSum:
-    """A sum that was not made, and ``why``. ``asked``: some member may have answered for its set, and remember it."""
+    """A sum that was not made, and ``why``.
+
+    ``asked`` is true if a member may have answered for the sum's set of clients, and so remembers the set.
+    """
 
     why: str
     asked: bool = False
 
 
 def members_of(scheme: Scheme, key: _native.ServerKey) -> frozenset[int]:
-    """The members of the committee; none where the scheme has no committee."""
+    """The members of the committee; empty if the scheme has no committee."""
     return frozenset() if scheme.committee is None else scheme.committee.members(key)
 
 
 def needed_of(scheme: Scheme) -> int:
-    """How many members must answer for a sum; 0 where the scheme has no committee."""
+    """How many members must answer for a sum; 0 if the scheme has no committee."""
     return 0 if scheme.committee is None else scheme.committee.needed
 
 
-def addressed(scheme: Scheme, frame: bytes, reader: int) -> bytes:
-    """An aggregate with what ``reader`` needs of it; all of it where the scheme has no committee."""
+def for_reader(scheme: Scheme, frame: bytes, reader: int) -> bytes:
+    """The part of an aggregate that ``reader`` needs; the whole aggregate if the scheme has no committee."""
     return frame if scheme.committee is None else scheme.committee.for_reader(frame, reader)
 
 
 class Committee:
-    """The server's side: which node each party is, and one exchange with the members a round."""
+    """The server's side of a committee. It knows the node of each party and exchanges messages with the members.
+
+    Members have ``patience`` seconds to answer.
+    """
 
     def __init__(self, patience: float, scheme: Scheme, key: _native.ServerKey) -> None:
         self._patience, self._scheme, self._key = patience, scheme, key
         self._numbers: dict[int, int] = {}
         self._nodes: dict[int, int] = {}
         self._prekeys: dict[int, bytes] = {}
-        self.lacking = ""
-        """Why there can be no sum with the prekeys of the last `meet`."""
+        self.why_no_sum = ""
+        """Why there can be no sum with the prekeys of the last `collect_prekeys`; empty if there can be one."""
 
-    def meet(self, link: Link, members: Collection[int], needed: int, message_type: str) -> list[bytes]:
-        """The newest prekey of each of ``members``, for clients to seal shares to.
+    def collect_prekeys(self, link: Link, members: Collection[int], needed: int, message_type: str) -> list[bytes]:
+        """The newest prekey of each of ``members``, to which clients encrypt their shares.
 
-        Who is not known, or was not heard of when it was last asked, is asked for its prekey; who is away has none
-        here. Once there are those of as many members as are ``needed`` for a sum, the others have as long again.
-        Nothing where the scheme has no committee.
+        Members without a known node, and members that did not answer the last question, are asked for their prekeys.
+        Members that do not answer are missing from the result. Once ``needed`` members have answered, the others have
+        the same time again. Returns an empty list if the scheme has no committee.
         """
         if set(members) - set(self._prekeys):
-            self._hear(link, set(members), needed, message_type)
+            self._ask_prekeys(link, set(members), needed, message_type)
         found = [member for member in sorted(members) if member in self._prekeys]
-        self.lacking = ""
+        self.why_no_sum = ""
         if len(found) < needed:
-            self.lacking = (
-                f"{len(found)} of {len(members)} members of the committee have given a prekey within "
-                f"{self._patience:g} s, {needed - len(found)} more must; without: {sorted(set(members) - set(found))}"
+            self.why_no_sum = (
+                f"{len(found)} of {len(members)} members of the committee have sent a prekey within "
+                f"{self._patience:g} s, and {needed - len(found)} more must; "
+                f"missing: {sorted(set(members) - set(found))}"
             )
-            _log.warning("%s", self.lacking)
+            _log.warning("%s", self.why_no_sum)
         return [self._prekeys[member] for member in found]
 
-    def _hear(self, link: Link, members: Set[int], needed: int, message_type: str) -> None:
-        """Ask for the prekeys that are not there."""
+    def _ask_prekeys(self, link: Link, members: Set[int], needed: int, message_type: str) -> None:
+        """Ask for the prekeys that are missing."""
 
-        def lacking() -> Set[int]:
+        def missing() -> Set[int]:
             return members - set(self._prekeys)
 
-        known = {node for member, node in self._nodes.items() if member not in lacking()}
-        messages = [_message(node, message_type, Config({"who": self._key.epoch})) for node in _others(link, known)]
+        known = {node for member, node in self._nodes.items() if member not in missing()}
+        messages = [
+            _message(node, message_type, Config({"who": self._key.epoch})) for node in _unknown_nodes(link, known)
+        ]
         replies = link.exchange(
             messages,
             until=time.monotonic() + self._patience,
-            enough=lambda: len(lacking()) <= len(members) - needed,
-            grace=lambda seconds: max(_LEAST, seconds) if lacking() else 0.0,
+            enough=lambda: len(missing()) <= len(members) - needed,
+            grace=lambda seconds: max(_MIN_SECONDS, seconds) if missing() else 0.0,
         )
         for reply in replies:
-            self._told(reply)
-            if not lacking():
+            self._note_party(reply)
+            if not missing():
                 return
 
-    def end(self, link: Link, members: Collection[int], needed: int, message_type: str) -> None:
-        """Tell the members that the run has ended: they delete their prekeys now, and not when these are too old.
+    def announce_end(self, link: Link, members: Collection[int], needed: int, message_type: str) -> None:
+        """Tell the members that the run has ended, so that they delete their prekeys now instead of at expiry.
 
-        Once as many have heard it as are ``needed`` for a sum, the others have as long again.
+        Once ``needed`` members have replied, the others have the same time again.
         """
         nodes = {self._nodes[member]: member for member in members if member in self._nodes}
         messages = [_message(node, message_type, Config({"end": self._key.epoch})) for node in nodes]
@@ -125,33 +137,38 @@ class Committee:
             messages,
             until=time.monotonic() + self._patience,
             enough=lambda: len(heard) >= needed,
-            grace=lambda seconds: max(_LEAST, seconds),
+            grace=lambda seconds: max(_MIN_SECONDS, seconds),
         )
         for reply in replies:
             if reply.error is None:
                 heard.add(nodes[reply.node])
-        away = sorted(set(members) - heard)
-        if away:
-            _log.warning("members %s of the committee have not heard that the run has ended: they keep prekeys", away)
+        missing = sorted(set(members) - heard)
+        if missing:
+            _log.warning(
+                "members %s of the committee did not confirm the end of the run: their prekeys stay until they expire",
+                missing,
+            )
         self._prekeys.clear()
 
-    def ask(self, link: Link, aggregator: Aggregator, message_type: str, known: dict[int, int]) -> NoSum | None:
-        """Fix who is in the sum and collect the members' answers; why there are too few of them, if so.
+    def collect_answers(
+        self, link: Link, aggregator: Aggregator, message_type: str, known: dict[int, int]
+    ) -> NoSum | None:
+        """Fix the sum's set of clients and collect the members' answers. Return `NoSum` if too few members answer.
 
-        ``message_type`` is that of the round's training messages; ``known`` maps parties to the nodes that their
-        updates came from. At once where the scheme has no committee.
-        Members have ``patience`` seconds; who is not heard of by then is away. Once as many have answered as the sum
-        takes, the others have as long again: with more answers than it takes a false one is found.
+        ``message_type`` is the type of the round's training messages. ``known`` maps parties to the nodes that sent
+        their updates. Returns None at once if the scheme has no committee. Members have ``patience`` seconds. Once
+        enough members for the sum have answered, the others have the same time again: extra answers reveal a false
+        one.
 
-        Where the sum counts in a memory, members first agree that it may exist. Those that remember other sets say so,
-        and all are asked again with these.
+        If the sum counts in a memory of sets, members first agree that it may exist. A member that remembers other
+        sets reports them, and all members are asked again with these sets.
         """
         of_round = aggregator.committee
         if of_round is None:
             return None
         requests = of_round.requests()
         self._nodes.update({party: node for party, node in known.items() if party in requests})
-        proposes, until, left = of_round.agreeing, time.monotonic() + self._patience, _PROPOSALS
+        proposes, until, left = of_round.agreeing, time.monotonic() + self._patience, _MAX_PROPOSALS
         why: NoSum | None = None
         while of_round.agreeing:
             if left == 0 or (why is not None and time.monotonic() >= until):
@@ -159,27 +176,27 @@ class Committee:
             why = self._exchange(link, of_round, message_type, requests)
             requests, left = of_round.requests(), left - 1
         why = self._exchange(link, of_round, message_type, requests)
-        # Who has agreed remembers the set.
+        # A member that has agreed remembers the set.
         return why and replace(why, asked=why.asked or proposes)
 
     def _exchange(
         self, link: Link, of_round: CommitteeRound, message_type: str, requests: dict[int, bytes]
     ) -> NoSum | None:
-        """Send ``requests`` and take the answers, until none is missing; why one is, if so."""
+        """Send ``requests`` and take answers until there are enough. Return `NoSum` if there are too few."""
         began = time.monotonic()
-        if self._missing(requests):
-            self._find(link, message_type, requests, until=began + self._patience / 2)
+        if self._any_unknown(requests):
+            self._identify_members(link, message_type, requests, until=began + self._patience / 2)
         sent = {self._nodes[m]: (m, frame) for m, frame in requests.items() if m in self._nodes}
         asked = {node: wire_record({REQUEST: frame}) for node, (_, frame) in sent.items()}
         messages = [_message(node, message_type, record) for node, record in asked.items()]
         silent, refused, needed = set(requests), set[int](), of_round.missing
         replies = link.exchange(
             messages,
-            until=max(began + self._patience, time.monotonic() + _LEAST),
+            until=max(began + self._patience, time.monotonic() + _MIN_SECONDS),
             enough=lambda: not of_round.missing,
-            grace=lambda seconds: max(_LEAST, seconds),
+            grace=lambda seconds: max(_MIN_SECONDS, seconds),
         )
-        # Whoever is not heard of may have used its prekey.
+        # A member that does not answer may still have used its prekey.
         for member in requests:
             self._prekeys.pop(member, None)
         for reply in replies:
@@ -187,51 +204,51 @@ class Committee:
             try:
                 frame, prekey = _frames_of(reply)
                 silent.discard(heard := of_round.answer(frame))
-                self._keep(heard, prekey)
+                self._keep_prekey(heard, prekey)
             except FedcipherError as error:
-                # Its node may be another's by now.
+                # The node may belong to another party by now.
                 self._nodes.pop(member if member is not None else -1, None)
                 refused.update([] if member is None else [member])
                 _log.warning(
                     "member %s of the committee: %s",
                     member,
-                    f"it refused; its own log has the cause, reference {reply.reference}" if reply.reference else error,
+                    f"it refused; see its log, reference {reply.reference}" if reply.reference else error,
                 )
         if not of_round.missing:
             return None
         asked = of_round.missing < needed or bool(silent - refused)
         if of_round.accused:
-            return NoSum(f"clients {of_round.accused} have sealed to the committee what is no share of theirs", asked)
+            return NoSum(f"clients {of_round.accused} have sent false shares to the committee", asked)
         return NoSum(
             f"{len(requests) - len(silent)} of {len(requests)} members of the committee have answered within "
-            f"{self._patience:g} s, {of_round.missing} more must; without: {sorted(silent)}",
+            f"{self._patience:g} s, and {of_round.missing} more must; missing: {sorted(silent)}",
             asked,
         )
 
-    def _missing(self, requests: Collection[int]) -> bool:
+    def _any_unknown(self, requests: Collection[int]) -> bool:
         return any(member not in self._nodes for member in requests)
 
-    def _find(self, link: Link, message_type: str, requests: Collection[int], until: float) -> None:
-        """Ask nodes that are not known who they are, until all members of ``requests`` are known."""
-        strangers = _others(link, self._nodes.values())
+    def _identify_members(self, link: Link, message_type: str, requests: Collection[int], until: float) -> None:
+        """Ask unknown nodes for their party, until the node of each member in ``requests`` is known."""
+        strangers = _unknown_nodes(link, self._nodes.values())
         messages = [_message(node, message_type, Config({"who": self._key.epoch})) for node in strangers]
-        for reply in link.exchange(messages, until=until, enough=lambda: not self._missing(requests)):
-            self._told(reply)
+        for reply in link.exchange(messages, until=until, enough=lambda: not self._any_unknown(requests)):
+            self._note_party(reply)
 
-    def _told(self, reply: Reply) -> None:
-        """Keep what a node says of its party."""
-        told = record_in(reply.content, COMMITTEE, Config) or Config()
-        party, prekey = told.get(PARTY), told.get(PREKEY)
+    def _note_party(self, reply: Reply) -> None:
+        """Store the party and the prekey that a node has sent."""
+        record = record_in(reply.content, COMMITTEE, Config) or Config()
+        party, prekey = record.get(PARTY), record.get(PREKEY)
         if isinstance(party, int):
-            if isinstance(prekey, bytes) and party not in self._prekeys and self._keep(party, prekey):
-                # What it has signed is there, whoever else has said to be that member.
+            if isinstance(prekey, bytes) and party not in self._prekeys and self._keep_prekey(party, prekey):
+                # The member's signature decides, even if another node has claimed to be this member.
                 self._nodes[party] = reply.node
             self._nodes.setdefault(party, reply.node)
 
-    def _keep(self, member: int, prekey: bytes) -> bool:
-        """Keep a prekey for the next clients, where this member has signed it and it is no older than the last.
+    def _keep_prekey(self, member: int, prekey: bytes) -> bool:
+        """Store a prekey for the next clients. Return whether this member signed it and it is not older than the last.
 
-        Clients refuse others, and their updates would lack a share that this server asks for.
+        Clients refuse any other prekey. Their updates would then lack a share that this server asks for.
         """
         try:
             header = inspect(prekey)
@@ -241,14 +258,16 @@ class Committee:
             header, refused = None, [str(error)]
         number = 0 if header is None else int.from_bytes(prekey[-8 - header.payload_bytes :][:8], "little")
         if refused or header is None or header.clients != [member] or number < self._numbers.get(member, 0):
-            _log.warning("a prekey of member %s is not used: %s", member, refused or "another's, or an old one")
+            _log.warning(
+                "a prekey of member %s is not used: %s", member, refused or "it is another member's, or an old one"
+            )
             return False
         self._prekeys[member], self._numbers[member] = prekey, number
         return True
 
 
-def _others(link: Link, known: Iterable[int]) -> list[int]:
-    """Nodes that are not ``known``."""
+def _unknown_nodes(link: Link, known: Iterable[int]) -> list[int]:
+    """The nodes of ``link`` that are not in ``known``, sorted."""
     return sorted(set(link.nodes()) - set(known))
 
 
@@ -257,7 +276,7 @@ def _message(node: int, message_type: str, record: Arrays | Config) -> Message:
 
 
 def _frames_of(reply: Reply) -> tuple[bytes, bytes]:
-    """A member's answer, and its prekey for what comes next."""
+    """A member's answer, and its prekey for the next frames."""
     if reply.error is not None:
         raise FrameError(quoted(reply.error))
     record = record_in(reply.content, COMMITTEE, Arrays)

@@ -1,4 +1,4 @@
-"""Replies of a round, one by one: each sound frame goes into a sum, and each other reply is left out with a reason."""
+"""Takes a round's replies one by one: adds each valid frame to a sum, and leaves out other replies with a reason."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ from fedcipher.schemes import Aggregator
 __all__ = ["Added", "Intake", "frame_in", "refusal_in"]
 
 _log = quoting_log("fedcipher.federation")
-_DIGEST = 32
+_DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Added:
-    """A round's frames in one sum."""
+    """A round's frames, added into one sum."""
 
     aggregator: Aggregator
     nodes: list[int]
-    """Whose frames these are, in the order in which they came."""
+    """The nodes that sent the frames, in order of arrival."""
     context: bytes
-    """What the replies' apps were told beside the charter."""
+    """Digest of the clients' settings that are not in the charter."""
     unopened: dict[int, list[int]]
-    """By node: the numbers of the last step's sums that its client could not open."""
+    """By node: the numbers of the last step's sums that the node's client could not open."""
     frames: list[bytes]
-    """The frames, where they were kept."""
+    """The frames, if they were kept."""
 
 
 class Intake:
-    """Takes the replies of ``run``'s rounds."""
+    """Takes the replies to the messages of ``run``."""
 
     def __init__(self, run: RunState) -> None:
         self._run, self._nodes = run, run.nodes
 
-    def _there(self) -> frozenset[int]:
-        """The nodes that are there."""
+    def _nodes_present(self) -> frozenset[int]:
+        """The nodes that are connected now."""
         return frozenset(() if self._run.link is None else self._run.link.nodes())
 
     def take(
@@ -68,15 +68,16 @@ class Intake:
         replies: Iterable[Reply],
         record: RoundRecord,
         sums: RoundSums,
-        said: str,
+        effect: str,
         *,
-        kept: bool = False,
+        keep_frames: bool = False,
     ) -> Added:
-        """Add the frames of ``replies`` to ``sums``; what is left out is in ``record``, and in the log as ``said``.
+        """Add the frames of ``replies`` to ``sums``, and record every reply in ``record``.
 
-        ``kept`` keeps the frames beside the sum.
+        ``effect`` is the log's text for a reply that is left out, such as "is left out of round 3". ``keep_frames``
+        also keeps the frames themselves.
         """
-        model, heard = self._run.model, record.clients if purpose == "train" else record.evaluations
+        model, records = self._run.model, record.clients if purpose == "train" else record.evaluations
         charter, revoked = model.charter, self._run.setup.keys.revoked()
         measured = purpose == "train" and model.measuring
         lanes = lanes_of(charter, self._run.scheme, purpose, model.steps)
@@ -90,61 +91,62 @@ class Intake:
                 frame, context, failed = _frame_of(reply)
                 header = inspect(frame)
                 model.check_size(header.elements, counters, measured=measured)
-                self._nodes.check(reply.node, header.clients, revoked, self._there)
+                self._nodes.check(reply.node, header.clients, revoked, self._nodes_present)
                 contribution = sums.add(frame, reply, header.clients, context)
             except FedcipherError as error:
                 why = quoted(f"{type(error).__name__}: {error}")
-                heard.append(self.left_out(reply.node, said, why, reply, phases))
+                records.append(self.left_out(reply.node, effect, why, reply, phases))
                 continue
-            # Replies come one by one: the wait between them is no work.
+            # Replies arrive one by one, so the time between them is not counted.
             record.aggregate_seconds += time.perf_counter() - began
             if purpose == "train":
                 record.elements = header.elements - counters
             self._nodes.learn(reply.node, contribution.client)
             model.delivered(reply.node)
-            heard.append(ClientRecord(reply.node, contribution.client, phases, clear=clear))
+            records.append(ClientRecord(reply.node, contribution.client, phases, clear=clear))
             unopened[reply.node] = failed
-            if kept:
+            if keep_frames:
                 frames[reply.node] = frame
-            # The frame is in the sum.
+            # The sum has the frame, so its memory can be freed.
             reply.content = {}
         aggregator, accepted, others = sums.largest()
-        astray = {reply.node for reply in others}
-        why = "its frame goes with another model or layout than most, or its app was told something else"
-        heard[:] = [
-            self.left_out(client.node, said, why, phases=client.phases)
-            if client.node in astray and client.left_out is None
+        not_added = {reply.node for reply in others}
+        why = "its frame has another model or layout than most frames, or its app got other settings"
+        records[:] = [
+            self.left_out(client.node, effect, why, phases=client.phases)
+            if client.node in not_added and client.left_out is None
             else client
-            for client in heard
+            for client in records
         ]
         nodes = [reply.node for reply in accepted]
-        held = [frames[node] for node in nodes] if kept else []
-        return Added(aggregator, nodes, cast(bytes, sums.alike or b""), unopened, held)
+        kept = [frames[node] for node in nodes] if keep_frames else []
+        return Added(aggregator, nodes, cast(bytes, sums.context or b""), unopened, kept)
 
     def left_out(
-        self, node: int, said: str, why: str, reply: Reply | None = None, phases: dict[str, float] | None = None
+        self, node: int, effect: str, why: str, reply: Reply | None = None, phases: dict[str, float] | None = None
     ) -> ClientRecord:
-        """A node whose reply is of no use, or that gave none: logged.
+        """Log and return the record of a node without a usable reply.
 
-        After a reply it is sent everything again. After silence it has still what it had.
+        A node that has replied is sent the whole model in the next round. A node that has not replied still has what
+        it had.
         """
         refusal = None if reply is None else refusal_in(reply)
         client = self._nodes.client_of.get(node)
         known = "" if client is None else f" (client {client})"
-        _log.warning("node %s%s %s: %s", node, known, said, refusal or why)
+        _log.warning("node %s%s %s: %s", node, known, effect, refusal or why)
         if reply is not None:
             self._run.model.forget(node)
         return ClientRecord(node, client, phases or {}, refusal or why, refusal is not None)
 
 
 def refusal_in(reply: Reply) -> str | None:
-    """Where to look for the cause of a client's refusal."""
+    """The place of the cause of a client's refusal; None if the reply is not a refusal."""
     named = reply.reference
-    return named and f"it refused; its own log (fedcipher.federation) has the cause, reference {named}"
+    return named and f"it refused; the cause is in its log (fedcipher.federation), reference {named}"
 
 
 def _frame_of(reply: Reply) -> tuple[bytes, bytes, list[int]]:
-    """The frame, what its client's app was told beside the charter, and which sums its client could not open."""
+    """The frame, the digest of the app's settings, and the numbers of the sums that the client could not open."""
     frame, context = frame_in(reply, "update", "client_mod")
     failed = (record_in(reply.content, CONTEXT, Config) or {}).get("unopened", [])
     numbers = [n for n in failed if isinstance(n, int)] if isinstance(failed, list) else []
@@ -152,26 +154,26 @@ def _frame_of(reply: Reply) -> tuple[bytes, bytes, list[int]]:
 
 
 def frame_in(reply: Reply, what: str, mod: str) -> tuple[bytes, bytes]:
-    """The one frame of ``reply``, and the digest of what its client's app was told.
+    """The one frame of ``reply``, and the digest of the settings that the client's app got.
 
-    ``what`` the frame is and the ``mod`` that makes it are for the refusal of anything else. Raises `StrategyError` for
-    a reply that is an error, `PlaintextError`, and `FrameError`.
+    ``what`` names the frame and ``mod`` the function that makes it, for the text of errors. Raises `StrategyError` if
+    the reply is an error, `PlaintextError` if it is not one encrypted frame, and `FrameError` if the digest is missing.
     """
     if reply.error is not None:
         raise StrategyError(quoted(reply.error))
     arrays = [pair for record in reply.content.values() if isinstance(record, Arrays) for pair in record.items()]
     if len(arrays) != 1 or arrays[0][0] != UPDATE:
         raise PlaintextError(f"the {what} is not encrypted; add fedcipher.adapters.flower.{mod} to the app's mods")
-    said = (record_in(reply.content, CONTEXT, Config) or {}).get("digest")
-    if not isinstance(said, bytes) or len(said) != _DIGEST:
-        raise FrameError("the reply does not say what its app was told")
-    return frame_bytes(arrays[0][1]), said
+    digest = (record_in(reply.content, CONTEXT, Config) or {}).get("digest")
+    if not isinstance(digest, bytes) or len(digest) != _DIGEST_BYTES:
+        raise FrameError("the reply lacks the digest of the settings that its app got")
+    return frame_bytes(arrays[0][1]), digest
 
 
 def _take_phases(content: Content, clear: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds and bytes by phase, and the metrics that the client sends in the clear."""
-    taken, said = record_in(content, METRICS, Metrics) or {}, record_in(content, CLEAR, Metrics) or {}
-    # A client writes them.
-    numbers = {k: as_float(v) for k, v in taken.items() if isinstance(v, (int, float))}
-    shown = {name: as_float(said[name]) for name in clear if isinstance(said.get(name), (int, float))}
+    """Seconds and bytes by phase, and the metrics that the client sends in the clear; both from the client."""
+    phases, metrics = record_in(content, METRICS, Metrics) or {}, record_in(content, CLEAR, Metrics) or {}
+    # A client writes these numbers, so each is checked.
+    numbers = {k: as_float(v) for k, v in phases.items() if isinstance(v, (int, float))}
+    shown = {name: as_float(metrics[name]) for name in clear if isinstance(metrics.get(name), (int, float))}
     return {name: value for name, value in numbers.items() if name in PHASES and 0 <= value < MAX_PHASE}, shown

@@ -1,4 +1,4 @@
-"""How a run's server reaches its nodes: the one thing that a framework has to provide."""
+"""The connection from a run's server to its nodes, which a framework must provide."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Exchange", "Link", "reply_from"]
 
 
 class Exchange(Protocol):
-    """Messages under way. Iterating it gives their replies as they come, each once."""
+    """Messages that have been sent. Iterating yields each reply once, as it arrives."""
 
     def __iter__(self) -> Iterator[Any]: ...
     @property
     def asked(self) -> list[int]:
-        """Nodes, in the order of the messages."""
+        """The nodes that were asked, in the order of the messages."""
         ...
 
     @property
     def waiting(self) -> dict[str, int]:
-        """The nodes that have not answered, by the ids of their messages."""
+        """The nodes that have not answered, by message id."""
         ...
 
 
@@ -30,7 +30,7 @@ class Link(Protocol):
     """The nodes of a federation, and messages to them."""
 
     def nodes(self) -> Collection[int]:
-        """The nodes that are there."""
+        """The nodes that are connected now."""
         ...
 
     def exchange(
@@ -41,20 +41,20 @@ class Link(Protocol):
         enough: Callable[[], bool] = lambda: False,
         grace: Callable[[float], float] = lambda seconds: 0.0,
     ) -> Exchange:
-        """Send ``messages``; iterating the exchange gives each `Reply` as it comes.
+        """Send ``messages``; iterating the exchange yields each `Reply` as it arrives.
 
-        It ends when all have answered, at ``until`` (`time.monotonic`), or ``grace`` seconds after there are ``enough``
-        replies; ``grace`` is given the seconds since the first message was sent.
+        The exchange ends when all nodes have answered, at ``until`` (a time of `time.monotonic`), or ``grace`` seconds
+        after ``enough`` returns true. ``grace`` is called with the seconds since the first message was sent.
         """
         ...
 
     def late(self, names: Collection[str], until: float) -> Iterator[tuple[str, Reply]]:
-        """Replies to messages of exchanges that have ended, by the ids of their messages."""
+        """Replies to messages of ended exchanges, each with its message id."""
         ...
 
 
 def reply_from(node: int, message: Message) -> Reply:
-    """The reply that is ``message``, from ``node``: content, or a refusal of ours."""
+    """Read ``message`` from ``node`` as a reply: its content, or a refusal by Fedcipher's client."""
     refused = record_in(message.content, REFUSED, Config)
     if refused is None:
         return Reply(node, message.content)

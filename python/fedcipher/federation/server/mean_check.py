@@ -1,11 +1,11 @@
-"""Is a strategy a function of its updates' mean? Tried out on made-up rounds before any client trains.
+"""Tests on made-up rounds, before any client trains, whether a strategy depends only on the mean of its updates.
 
-Where clients make the next model, a strategy has to be the mean, or one whose step clients make: then it must be that
-step. Where the server sets the models, the strategy is given the mean in place of every update, so what it makes of the
-updates must not depend on more than their mean: one that averages over rounds qualifies, a median does not.
+If clients make the next model, a strategy must compute the mean, or exactly the optimiser step that the clients make.
+If the server sets the models, the strategy gets the mean in place of every update, so its result may depend only on the
+mean. A strategy that averages over rounds passes; a median does not.
 
-Each is tried on copies, over two rounds of 4 and of 10 clients: momentum shows in the second round, and what trims a
-tenth in the larger cohort.
+Each strategy is tested on copies, over two rounds of 4 and of 10 clients. Momentum shows in the second round. A
+strategy that trims a tenth of the updates shows in the larger cohort.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ __all__ = ["MadeUpNodes", "MeanCheck", "Values", "Weighting", "check_probe", "qu
 Weighting = Literal["examples", "equal"]
 Values = dict[str, NDArray[Any]]
 Round = Callable[[int, Values, Sequence[Values], Sequence[int]], Values]
-"""A round of a copy: (number, model, updates, weights) to a model, or to nothing. Raises `StrategyError`."""
+"""One round of a copy: (number, model, updates, weights) gives a model or an empty dict. Raises `StrategyError`."""
 _COHORTS = (4, 10)
 _ROUNDS = 2
 _RTOL = 1e-5
-_MOST_NODES = 1 << 18
-# A strategy waits if it pauses this many seconds between two calls, or makes this many calls without a pause.
-_A_WAIT, _WITHOUT_REST = 0.01, 10_000
-_WAITED_FOR: dict[type, int] = {}
+_MAX_NODES = 1 << 18
+# A strategy is waiting for nodes if it pauses this many seconds between two calls, or makes this many calls in all.
+_PAUSE_SECONDS, _MAX_CALLS = 0.01, 10_000
+_NODES_NEEDED: dict[type, int] = {}
 
 
-def _made_up(rng: np.random.Generator) -> Values:
-    """A small model."""
+def _random_model(rng: np.random.Generator) -> Values:
+    """A small model of random values."""
     return {"probe/a": rng.normal(size=(3, 2)).astype(np.float32), "probe/b": rng.normal(size=4).astype(np.float32)}
 
 
 @contextlib.contextmanager
 def quiet(*loggers: str) -> Generator[None]:
-    """Without the log lines of ``loggers`` and of this package, and with every random stream where it was.
+    """Suppress the log lines of ``loggers`` and of this package, and restore the global random generators afterwards.
 
-    What made-up rounds log would be taken for real ones, and what they draw would change whom a seed samples.
+    Log lines of made-up rounds would look like real ones. Their random draws would change which clients a seed samples.
     """
     drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     logs = [logging.getLogger(name) for name in (*loggers, "fedcipher.federation")]
@@ -64,48 +64,48 @@ def quiet(*loggers: str) -> Generator[None]:
 
 
 def check_probe(name: str, made: NDArray[Any], probes: Sequence[NDArray[Any]]) -> None:
-    """Raise `StrategyError` where the strategy of this ``name`` has ``made`` something else than the mean of probes."""
+    """Raise `StrategyError` if ``made``, the result of the strategy ``name``, is not the mean of ``probes``."""
     if not np.allclose(made, np.mean(probes, axis=0), rtol=1e-6):
         raise StrategyError(
-            f"{name} does not compute a weighted mean of its updates, which is all that "
-            "can be done on ciphertexts; use FedAvg, FedProx or another averaging strategy"
+            f"{name} does not compute a weighted mean of its updates, and ciphertexts allow nothing else; "
+            "use FedAvg, FedProx or another averaging strategy"
         )
 
 
 class MadeUpNodes:
-    """A grid of at least ``count`` nodes that are there and are never sent anything, for strategies of class ``of``.
+    """A grid of at least ``count`` nodes that exist only as ids, for strategies of class ``of``.
 
-    A strategy may wait for more nodes than it names, and asks until enough are there: so there are more each time it
-    has waited, and for its next rounds at once. Raises `StrategyError` where it waits for too many.
+    A strategy may wait until more nodes are connected than it names. The number of nodes grows each time the strategy
+    waits, and later rounds start with that number. Raises `StrategyError` if the strategy waits for too many.
     """
 
     def __init__(self, of: type, count: int) -> None:
-        self._of, self._count = of, max(count, _WAITED_FOR.get(of, 0))
+        self._of, self._count = of, max(count, _NODES_NEEDED.get(of, 0))
         self._asked, self._last = 0, 0.0
 
     def get_node_ids(self) -> list[int]:
-        """As Flower's grids have it."""
+        """The ids of all nodes, like the method of Flower's grids."""
         now = time.monotonic()
         self._asked += 1
-        if (self._asked > 1 and now - self._last > _A_WAIT) or self._asked % _WITHOUT_REST == 0:
+        if (self._asked > 1 and now - self._last > _PAUSE_SECONDS) or self._asked % _MAX_CALLS == 0:
             self._count *= 4
-            if self._count > _MOST_NODES:
-                raise StrategyError(f"it waits for more than {_MOST_NODES // 4} nodes")
-            _WAITED_FOR[self._of] = self._count
+            if self._count > _MAX_NODES:
+                raise StrategyError(f"the strategy waits for more than {_MAX_NODES // 4} nodes")
+            _NODES_NEEDED[self._of] = self._count
         self._last = now
         return list(range(1, self._count + 1))
 
 
 class MeanCheck:
-    """Tries the strategy of this ``name``; ``copy`` gives a fresh copy of its rounds."""
+    """Tests the strategy of this ``name``; ``copy`` returns a fresh copy that runs rounds."""
 
     def __init__(self, name: str, copy: Callable[[], Round]) -> None:
         self._name, self._copy = name, copy
 
     def averages_by(self) -> Weighting | None:
-        """How the strategy weights the mean that it computes; None where it computes something else.
+        """How the strategy weights the mean that it computes; None if it does not compute a mean.
 
-        Raises `StrategyError` where it cannot aggregate arrays at all.
+        Raises `StrategyError` if the strategy cannot aggregate arrays.
         """
 
         def agrees(how: Weighting) -> Callable[[Round, int, list[Values], list[int]], bool]:
@@ -119,23 +119,23 @@ class MeanCheck:
         return next((how for how in choices if self._holds(agrees(how))), None)
 
     def check_is_mean(self) -> Weighting:
-        """How the strategy weights; `StrategyError` where it is no mean of its updates."""
+        """How the strategy weights its updates. Raises `StrategyError` if it does not compute their mean."""
         how = self.averages_by()
         if how is None:
             raise StrategyError(
-                f"{self._name} does not compute the mean of its updates in every round and cohort, which is all "
-                "that clients take for the next model; use FedAvg, FedProx or another averaging strategy, or "
-                "SecureStrategy(sets_models=True, opener=...) where the server may see means and set models"
+                f"{self._name} does not compute the mean of its updates in every round and cohort, and clients accept "
+                "no other next model; use FedAvg, FedProx or another averaging strategy, or "
+                "SecureStrategy(sets_models=True, opener=...) if the server may see means and set models"
             )
         return how
 
     def check_step(self, optimiser: Optimiser) -> None:
-        """Raise `StrategyError` where it makes another step of the mean than clients would as ``optimiser``."""
+        """Raise `StrategyError` if the strategy's step from the mean differs from the step of ``optimiser``."""
         steps, model = Steps(optimiser), Values()
 
         def agree(tried: Round, number: int, updates: list[Values], weights: list[int]) -> bool:
             nonlocal steps, model
-            # In double, because a step magnifies what an average is rounded by.
+            # In float64, because a step magnifies the rounding error of an average.
             updates = [{name: value.astype(np.float64) for name, value in update.items()} for update in updates]
             if number == 1:
                 steps, model = Steps(optimiser), updates[0]
@@ -147,23 +147,23 @@ class MeanCheck:
 
         if not self._holds(agree):
             raise StrategyError(
-                f"{self._name} makes another step of the mean than {optimiser} on the clients would; "
-                "SecureStrategy(sets_models=True, opener=...) where the server may see means and set models"
+                f"{self._name} makes a different step from the mean than {optimiser} on the clients; use "
+                "SecureStrategy(sets_models=True, opener=...) if the server may see means and set models"
             )
 
     def check_sees_only_the_mean(self) -> Weighting:
-        """How the strategy weights; `StrategyError` where more than the updates' mean matters to it."""
+        """How the strategy weights its updates. Raises `StrategyError` if it depends on more than their mean."""
         choices: tuple[Weighting, ...] = ("examples", "equal")
         for how in choices:
-            if self._holds(self._same_of_the_mean(how)):
+            if self._holds(self._same_for_equal_means(how)):
                 return how
         raise StrategyError(
-            f"{self._name} looks at single updates, which no server sees under encryption: of two rounds with the "
-            "same mean it makes different models. Use a strategy that needs the mean only (FedAvg, FedProx, FedAdam, "
+            f"{self._name} needs single updates, which encryption hides from the server: it makes different models "
+            "from two rounds with the same mean. Use a strategy that needs only the mean (FedAvg, FedProx, FedAdam, "
             "...)"
         )
 
-    def _same_of_the_mean(self, how: Weighting) -> Callable[[Round, int, list[Values], list[int]], bool]:
+    def _same_for_equal_means(self, how: Weighting) -> Callable[[Round, int, list[Values], list[int]], bool]:
         twins: dict[int, Round] = {}
 
         def agree(tried: Round, number: int, updates: list[Values], weights: list[int]) -> bool:
@@ -178,11 +178,13 @@ class MeanCheck:
         return agree
 
     def _made(self, made: Values, updates: Sequence[Values]) -> Values:
-        """What was ``made`` of ``updates``, where that is a model. Raises `StrategyError`."""
+        """Return ``made``. Raises `StrategyError` if it is not a model with the arrays of ``updates``."""
         if not made:
-            raise StrategyError(f"{self._name} makes nothing of {len(updates)} valid updates")
+            raise StrategyError(f"{self._name} returns no model for {len(updates)} valid updates")
         if set(made) != set(updates[0]):
-            raise StrategyError(f"{self._name} makes arrays {sorted(made)} of updates that have {sorted(updates[0])}")
+            raise StrategyError(
+                f"{self._name} returns arrays {sorted(made)} for updates with arrays {sorted(updates[0])}"
+            )
         return made
 
     def _holds(self, agree: Callable[[Round, int, list[Values], list[int]], bool]) -> bool:
@@ -192,7 +194,7 @@ class MeanCheck:
             tried = self._copy()
             for number in range(1, _ROUNDS + 1):
                 weights = [int(w) for w in rng.integers(1, 50, clients)]
-                if not agree(tried, number, [_made_up(rng) for _ in range(clients)], weights):
+                if not agree(tried, number, [_random_model(rng) for _ in range(clients)], weights):
                     return False
         return True
 

@@ -1,4 +1,4 @@
-"""What a run has lost: rounds without an aggregate, clients that are missing from sums, and precision."""
+"""Summarises a run's losses: rounds without an aggregate, clients that are missing from sums, and precision."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedcipher.foreign_text import quoted
 
 __all__ = ["Outcome"]
 
-_SHOWN = 3
-"""So many clients are named; of the others there is a number."""
+_MAX_NAMED = 3
+"""How many missing clients are named; the others are only counted."""
 
 
 class _Round(Protocol):
@@ -25,17 +25,18 @@ class _Round(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of rounds that have ended. Server, `fedcipher status`, dashboard and a training's last line say the same."""
+    """The outcome of ended rounds. The server, `fedcipher status`, the dashboard and `fedcipher train` all print it."""
 
     done: int
+    """Number of rounds with an aggregate."""
     lost: dict[int, str]
-    """The cause, by round."""
+    """The cause of each round without an aggregate, by round."""
     losses: tuple[str, ...] = ()
-    """Of the rounds that have an aggregate: a sentence for each client or kind of value that their sums lack."""
+    """One sentence for each client or kind of value that is missing from the rounds' sums."""
 
     @classmethod
     def of(cls, rounds: Iterable[RoundRecord]) -> Outcome:
-        """A round that was tried again, after its server was killed, counts once."""
+        """The outcome of ``rounds``. A round that was repeated after its server was killed counts once."""
         rounds = list(rounds)
         found = cls.of_ends(rounds)
         good = [made for made in rounds if made.unfinished is None]
@@ -43,7 +44,7 @@ class Outcome:
 
     @classmethod
     def of_ends(cls, rounds: Iterable[_Round]) -> Outcome:
-        """Of rounds of which no more is known than how they ended."""
+        """The outcome of ``rounds`` for which only their end is known."""
         rounds = list(rounds)
         done = {made.round for made in rounds if made.unfinished is None}
         lost = {
@@ -52,19 +53,19 @@ class Outcome:
         return cls(len(done), lost)
 
     def text(self, found: str = "") -> str:
-        """One line; ``found`` is put beside the lost rounds."""
-        said = [f"none of {self.done} rounds is lost"]
+        """The outcome on one line; ``found`` is added to the part about lost rounds."""
+        parts = [f"all {self.done} rounds have an aggregate"]
         if self.lost:
             number, why = next(reversed(self.lost.items()))
-            said = [
+            parts = [
                 f"{len(self.lost)} of {len(self.lost) + self.done} rounds have no aggregate: {sorted(self.lost)}"
                 f"{f'; {found}' if found else ''}. The last, round {number}: {quoted(why)}"
             ]
-        return "; ".join([*said, *self.losses])
+        return "; ".join([*parts, *self.losses])
 
 
 def _absent(rounds: Sequence[RoundRecord]) -> Iterator[str]:
-    """Clients that were asked and are in no sum."""
+    """Sentences about clients that were asked and are missing from sums."""
     missed: dict[str, list[tuple[int, str]]] = {}
     for made in rounds:
         for client in made.clients:
@@ -72,15 +73,15 @@ def _absent(rounds: Sequence[RoundRecord]) -> Iterator[str]:
                 name = f"node {client.node}" if client.client is None else f"client {client.client}"
                 missed.setdefault(name, []).append((made.round, client.left_out))
     often = sorted(missed.items(), key=lambda pair: -len(pair[1]))
-    for name, causes in often[:_SHOWN]:
+    for name, causes in often[:_MAX_NAMED]:
         number, why = causes[-1]
-        yield f"{name} is not in {len(causes)} of {len(rounds)} sums (last in round {number}: {quoted(why)})"
-    if len(often) > _SHOWN:
-        yield f"{len(often) - _SHOWN} other clients are not in every sum that they were asked for"
+        yield f"{name} is missing from {len(causes)} of {len(rounds)} sums (last in round {number}: {quoted(why)})"
+    if len(often) > _MAX_NAMED:
+        yield f"{len(often) - _MAX_NAMED} other clients are also missing from some sums"
 
 
 def _imprecise(rounds: Sequence[RoundRecord]) -> Iterator[str]:
-    """Sums that were opened and are not the mean, as far as the clients' counters say."""
+    """Sentences about opened sums that differ from the mean, according to the clients' counters."""
     of = f"of {len(rounds)} sums"
     thin = {made.round: made.counted["kept"] for made in rounds if made.counted.get("kept", 1.0) < MIN_KEPT_SHARE}
     if thin:
@@ -90,7 +91,7 @@ def _imprecise(rounds: Sequence[RoundRecord]) -> Iterator[str]:
     if cut:
         number = max(cut, key=cut.__getitem__)
         yield f"{len(cut)} {of} have values that were cut to their range (round {number}: {100 * cut[number]:.1f}%)"
-    for kind, what in (("vanished", "were rounded to zero"), ("saturated", "are no finite numbers")):
+    for kind, effect in (("vanished", "were rounded to zero"), ("saturated", "are not finite numbers")):
         numbers = [made.round for made in rounds if made.counted.get(kind)]
         if numbers:
-            yield f"{len(numbers)} {of} have values that {what} (first in round {numbers[0]})"
+            yield f"{len(numbers)} {of} have values that {effect} (first in round {numbers[0]})"

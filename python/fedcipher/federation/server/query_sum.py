@@ -1,4 +1,4 @@
-"""Federated analytics: clients answer a query with numbers, and only their sums are ever opened."""
+"""Federated analytics: clients answer a query with numbers, and only the sums of their answers are opened."""
 
 from __future__ import annotations
 
@@ -50,56 +50,58 @@ _Totals = dict[str, "int | float | list[int] | list[float]"]
 
 @dataclass(frozen=True)
 class EncryptedSum:
-    """The sum of all answers to a query, encrypted; `open` needs a client's or an auditor's key."""
+    """The encrypted sum of all answers to a query; `open` needs a client's or an auditor's key."""
 
     frame: bytes = field(repr=False)
     query: Query
     context: bytes
-    """What the clients' apps were told beside the query."""
+    """Digest of the clients' settings that are not in the query."""
     clients: list[int]
-    """Whose answers are in it."""
+    """The clients whose answers are in the sum, sorted."""
     left_out: dict[int, str] = field(default_factory=dict[int, str])
-    """Nodes whose answers are not in it, and why."""
+    """The nodes whose answers are not in the sum, each with the reason."""
 
     def open(self, opener: Decryptor | str | Path, scheme: Scheme | None = None) -> _Totals:
-        """The totals by name, exact in units of each answer's resolution: ints where that is 1, floats otherwise.
+        """The totals by name, exact in units of each answer's resolution: ints if the resolution is 1, else floats.
 
-        Under a scheme with privacy they are floats with the noise that `noise` tells.
+        Under a scheme with privacy the totals are floats with noise; `noise` gives its standard deviation.
 
-        ``opener`` is the path of a client's key file (``~`` is the home folder), or a `Decryptor` (of an engine, say)
-        and its ``scheme``. What it opens is checked to be the sum of the answers of ``clients`` to this very query.
-        Raises what `Decryptor.open` raises, and `StrategyError` where no client's app has answered.
+        ``opener`` is the path of a client's key file (``~`` is the home folder), or a `Decryptor`, such as an engine's,
+        with its ``scheme``. Opening checks that the sum is of the answers of ``clients`` to this query. Raises the
+        errors of `Decryptor.open`, and `StrategyError` if no client's app has answered.
         """
         if isinstance(opener, (str, Path)):
             scheme, key = load_client(Path(opener).expanduser())
             opener = scheme.decryptor(key)
         if scheme is None:
-            raise ParameterError("a Decryptor does not say of which scheme it is: pass scheme=... beside it")
+            raise ParameterError("a Decryptor does not know its scheme: pass scheme=... as well")
         model, memory = self.query.associated_data(self.context), self.query.memory()
         privacy = scheme.codec.privacy
         like = () if privacy is None else [NoisyAnswers(self.query.answers, privacy).shape]
         opened = opener.open(self.frame, round=self.query.round, model=model, memory=memory, like=like)
         found = sorted(contribution.client for contribution in opened.contributions)
         if found != self.clients:
-            raise FrameError(f"the sum is of the clients {found}, and it was said to be of {self.clients}")
+            raise FrameError(f"the sum is of the clients {found}, but it should be of {self.clients}")
         if privacy is not None:
             (mean,) = opened.arrays
             return self._named(NoisyAnswers(self.query.answers, privacy).totals(mean, len(found)))
         sums = query_lanes(self.query.answers, scheme).decode(opened.lanes, len(found))
         if sums.counted < len(found):
             _log.warning(
-                "the apps of %s of %s clients failed: they count nothing", len(found) - sums.counted, len(found)
+                "the apps of %s of %s clients failed, so these clients are not counted",
+                len(found) - sums.counted,
+                len(found),
             )
         if not sums.counted:
-            raise StrategyError("no client's app has answered the query; the clients' logs have the cause")
+            raise StrategyError("no client's app has answered the query; see the clients' logs")
         return self._named(sums.numbers)
 
     def _named(self, numbers: Mapping[str, list[Any]]) -> _Totals:
-        """Lists and single numbers, as the answers are."""
+        """The totals by name: a list for an answer with a length, a single number for any other."""
         return {a.name: numbers[a.name] if a.length else numbers[a.name][0] for a in self.query.answers}
 
     def noise(self, scheme: Scheme) -> dict[str, float]:
-        """The standard deviation of the noise in each total, by name; 0 under a ``scheme`` without privacy."""
+        """The standard deviation of the noise in each total, by name; 0 if ``scheme`` has no privacy."""
         privacy = scheme.codec.privacy
         if privacy is None:
             return {answer.name: 0.0 for answer in self.query.answers}
@@ -108,7 +110,7 @@ class EncryptedSum:
         return asked.deviations(math.sqrt(grid.variance) * grid.step, len(self.clients))
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, whole or not at all, to be opened where a key is. Raises `RunError`."""
+        """Write the sum to a file atomically. Raises `RunError`."""
         head = {
             "fedcipher-sum": 2,
             "query": self.query.encode().decode(),
@@ -120,28 +122,29 @@ class EncryptedSum:
 
     @classmethod
     def load(cls, path: str | Path) -> EncryptedSum:
-        """Read what `save` wrote. Raises `FrameError`."""
+        """Read the file that `save` wrote. Raises `FrameError` for any other file."""
         try:
             head, _, frame = read_file(path, MAX_FRAME, follow=True).partition(b"\n")
-            said = parse_json(head)
-            if said["fedcipher-sum"] != 2:
+            stored = parse_json(head)
+            if stored["fedcipher-sum"] != 2:
                 raise ValueError("another version")
             return cls(
                 frame=frame,
-                query=Query.decode(said["query"].encode()),
-                context=bytes.fromhex(said["context"]),
-                clients=[int(client) for client in said["clients"]],
-                left_out={int(node): quoted(why) for node, why in said["left_out"].items()},
+                query=Query.decode(stored["query"].encode()),
+                context=bytes.fromhex(stored["context"]),
+                clients=[int(client) for client in stored["clients"]],
+                left_out={int(node): quoted(why) for node, why in stored["left_out"].items()},
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, CharterError) as error:
-            raise FrameError(f"{path} is no encrypted sum: {quoted(error)}") from error
+            raise FrameError(f"{path} is not an encrypted sum: {quoted(error)}") from error
 
 
 class QueryRun:
-    """One query under the keys of ``provider``: ``content`` is what the app is asked, ``answers`` what is summed.
+    """One query under the keys of ``provider``.
 
-    ``message_type`` is that of the query's messages. Raises `ParameterError` where the keys' bits have no room for the
-    noise of so many numbers.
+    ``content`` is the content of the query for the app, ``answers`` describes the numbers to sum, and ``message_type``
+    is the type of the query's messages. Raises `ParameterError` if the keys' bit width has no room for the noise of so
+    many numbers.
     """
 
     def __init__(self, provider: ServerKeys, content: Content, answers: Sequence[Answer], message_type: str) -> None:
@@ -164,27 +167,30 @@ class QueryRun:
         self._memory = ServerSets("queries", scheme, key)
         self._left_out: dict[int, str] = {}
         privacy = scheme.codec.privacy
-        # Of an answer's frame.
+        # Number of values in the frame of a client's answers.
         self._elements = query_lanes(self._asked.answers, scheme).count
         if privacy is not None:
-            # Refused here, where the bits hold no noise of so many numbers.
+            # Raises `ParameterError` now, before any client is asked, if the bits have no room for the noise.
             noisy = NoisyAnswers(self._asked.answers, privacy)
             noisy.grid(scheme)
             self._elements = noisy.shape.size
 
     def run(self, link: Link, nodes: Collection[int] | None, timeout: float, committee_timeout: float) -> EncryptedSum:
-        """Ask ``nodes`` (all by default), add, and have the committee answer. Raises `StrategyError`."""
-        least = self._scheme.min_contributions
+        """Ask ``nodes`` (all by default), add their answers, and collect the committee's. Raises `StrategyError`.
+
+        ``timeout`` and ``committee_timeout`` are in seconds.
+        """
+        minimum = self._scheme.min_contributions
         chosen = list(link.nodes() if nodes is None else nodes)
-        if len(chosen) < least:
+        if len(chosen) < minimum:
             raise StrategyError(
-                f"{len(chosen)} nodes are asked, and a sum needs the answers of {least}; ask more nodes"
+                f"the query asks {len(chosen)} nodes, and a sum needs the answers of {minimum}; ask more nodes"
             )
         committee = Committee(committee_timeout, self._scheme, self._key)
         members = members_of(self._scheme, self._key)
-        self._prekeys = committee.meet(link, members, needed_of(self._scheme), self._asked.type)
-        if committee.lacking:
-            raise StrategyError(f"the answers cannot be added: {committee.lacking}")
+        self._prekeys = committee.collect_prekeys(link, members, needed_of(self._scheme), self._asked.type)
+        if committee.why_no_sum:
+            raise StrategyError(f"the answers cannot be added: {committee.why_no_sum}")
         sums = RoundSums(self._empty_sum)
         settings: dict[str, Any] = {
             "document": self._asked.encode(),
@@ -194,44 +200,45 @@ class QueryRun:
         content = {**self._content, QUERY: Config({k: v for k, v in settings.items() if v})}
         messages = [Message(node, self._asked.type, content) for node in chosen]
         for reply in link.exchange(messages, until=time.monotonic() + timeout):
-            self._take(reply, sums)
-        # Which reply comes first decides nothing for the others.
+            self._add_reply(reply, sums)
+        # The largest sum counts, so that the first reply cannot decide which others are accepted.
         aggregator, accepted, others = sums.largest()
         for reply in others:
-            why = ModelMismatchError("the client was asked, or its app was told, something else than most were")
+            why = ModelMismatchError("the client got another query or other settings than most clients")
             self._leave_out(reply.node, why)
         clients = {self._client_of[reply.node]: reply.node for reply in accepted}
         heard = {*self._left_out, *clients.values()}
         self._left_out.update({node: "no answer" for node in chosen if node not in heard})
-        if len(clients) >= least:
+        if len(clients) >= minimum:
             aggregator, clients = self._fitting(aggregator, clients)
-        if len(clients) < least:
-            raise StrategyError(f"{len(clients)} usable answers, a sum needs {least}; left out: {self._left_out}")
+        if len(clients) < minimum:
+            raise StrategyError(f"{len(clients)} usable answers, a sum needs {minimum}; left out: {self._left_out}")
         try:
-            # Not later: members of a committee remember each set that they answer for.
+            # Before the committee is asked, because its members remember each set that they answer for.
             self._memory.remember(clients)
         except SetRuleError as error:
-            raise StrategyError(f"another query has summed other clients meanwhile: {error}. Ask again") from error
-        away = committee.ask(link, aggregator, self._asked.type, clients)
-        if away is not None:
-            raise StrategyError(f"the answers cannot be added: {away.why}")
-        context = sums.alike
+            raise StrategyError(f"another query has summed other clients since: {error}. Ask again") from error
+        failed = committee.collect_answers(link, aggregator, self._asked.type, clients)
+        if failed is not None:
+            raise StrategyError(f"the answers cannot be added: {failed.why}")
+        context = sums.context
         assert isinstance(context, bytes)
         return EncryptedSum(aggregator.finish(), self._asked, context, sorted(clients), self._left_out)
 
     def _fitting(self, aggregator: Aggregator, clients: dict[int, int]) -> tuple[Aggregator, dict[int, int]]:
-        """The sum of those ``clients`` (with their nodes) that fits the sets of the key's queries before.
+        """The sum of as many ``clients`` as the rule of sets allows after the key's earlier queries, and these clients.
 
-        Raises `StrategyError` where these are too few.
+        ``clients`` maps clients to nodes. Raises `StrategyError` if too few clients remain.
         """
         self._memory.refresh()
         fitting = self._memory.fitting(clients)
         if len(fitting) == len(clients):
             return aggregator, clients
         if len(fitting) < self._scheme.min_contributions:
-            why = why_no_sum(self._memory.least(clients))
+            why = why_no_sum(self._memory.minimum_of(clients))
             raise StrategyError(
-                f"no sum of these {len(clients)} answers fits the queries before. {why}; left out: {self._left_out}"
+                f"after the earlier queries, no sum of these {len(clients)} answers is allowed. {why}; "
+                f"left out: {self._left_out}"
             )
         made = self._empty_sum()
         for client in fitting:
@@ -247,7 +254,7 @@ class QueryRun:
             made.committee.take_prekeys(self._prekeys)
         return made
 
-    def _take(self, reply: Reply, sums: RoundSums) -> None:
+    def _add_reply(self, reply: Reply, sums: RoundSums) -> None:
         try:
             refused = refusal_in(reply)
             if refused is not None:
@@ -258,7 +265,7 @@ class QueryRun:
                 if client in self._revoked:
                     raise RevokedError(f"client {client} has been revoked; its answer is not used")
             if header.elements != self._elements:
-                raise LayoutError(f"an answer of {header.elements} values, the query has {self._elements}")
+                raise LayoutError(f"the answer has {header.elements} values, but the query has {self._elements}")
             self._client_of[reply.node] = sums.add(frame, reply, header.clients, context).client
             self._frames[reply.node] = frame
         except FedcipherError as error:

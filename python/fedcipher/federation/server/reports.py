@@ -1,8 +1,8 @@
-"""Reports of a committee's readers: what clients tell a server without a key of the answers that they have opened.
+"""Collects the reports of a committee's readers: clients open the answers and report them to a server without a key.
 
-Only where the committee has fixed the set of a sum, so that there is one sum to report on. Under a common key two sums
-of one round would make two reports, whose difference is one client's answer. A server takes what more clients say alike
-than may lie.
+Reports exist only under a committee, which fixes one set of clients for a sum. Under a common key, two sums of one
+round would give two reports, and their difference could be one client's answer. The server accepts a report that more
+clients send alike than may lie.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ __all__ = ["Reports", "request"]
 
 _log = quoting_log("fedcipher.federation")
 
-_LEAST = 1.0
-"""Seconds that readers have at least."""
-_MOST_BYTES = 1 << 24
+_MIN_SECONDS = 1.0
+"""The shortest time, in seconds, that readers have to report."""
+_MAX_BYTES = 1 << 24
+"""The largest report that is read."""
 
 
 def request(purpose: Purpose, frame: bytes | None) -> Content:
-    """What asks for a report beside a round's settings and sums; ``frame`` is the sum of an evaluation's answers."""
+    """The content that asks for a report, in addition to a round's settings and sums.
+
+    ``frame`` is the sum of an evaluation's answers; None for a report on training.
+    """
     content: Content = {REPORT: Config({"purpose": purpose})}
     if frame is not None:
         content[EVALUATION] = wire_record({EVALUATION: frame})
@@ -37,60 +41,63 @@ def request(purpose: Purpose, frame: bytes | None) -> Content:
 
 
 class Reports:
-    """The server's side: readers have ``patience`` seconds; what more than ``corrupt`` say alike is taken."""
+    """The server's side of reports.
+
+    It accepts a report that more than ``corrupt`` readers send within ``patience`` seconds.
+    """
 
     def __init__(self, corrupt: int, patience: float) -> None:
         self._corrupt, self._patience = corrupt, patience
-        self.heard: list[int] = []
-        """Nodes that have answered the last question, and so have all that it brought."""
+        self.answered: list[int] = []
+        """Nodes that have answered the last request, and so have received its sums."""
 
     @property
     def wanted(self) -> int:
-        """How many readers are asked: of so many, enough say the truth."""
+        """How many readers are asked: enough that more than ``corrupt`` of them are honest."""
         return 2 * self._corrupt + 1
 
     def ask(self, link: Link, messages: Sequence[Message], answers: Sequence[Answer]) -> Report | None:
-        """What ``messages``, of `request`, bring back; None where too few say the same."""
-        said: dict[bytes, int] = {}
-        self.heard = []
-        until = time.monotonic() + max(self._patience, _LEAST)
-        for reply in link.exchange(messages, until=until, enough=lambda: self._alike(said.values())):
+        """Send ``messages`` made with `request` and return the report; None if too few reports are the same."""
+        counts: dict[bytes, int] = {}
+        self.answered = []
+        until = time.monotonic() + max(self._patience, _MIN_SECONDS)
+        for reply in link.exchange(messages, until=until, enough=lambda: self._enough_agree(counts.values())):
             record = record_in(reply.content, REPORT, Config)
             text = None if record is None else record.get("report")
             if not isinstance(text, bytes):
                 continue
-            self.heard.append(reply.node)
-            if len(text) > _MOST_BYTES:
-                _log.warning("a reader's report of %s bytes is left out: at most %s are read", len(text), _MOST_BYTES)
+            self.answered.append(reply.node)
+            if len(text) > _MAX_BYTES:
+                _log.warning("a reader's report of %s bytes is left out; the limit is %s bytes", len(text), _MAX_BYTES)
                 continue
-            said[text] = said.get(text, 0) + 1
-        taken = [text for text, count in said.items() if count > self._corrupt]
-        if not taken:
+            counts[text] = counts.get(text, 0) + 1
+        accepted = [text for text, count in counts.items() if count > self._corrupt]
+        if not accepted:
             _log.warning(
-                "%s of %s readers have reported answers, and fewer than %s alike: the round has no metrics here",
-                *(len(self.heard), len(messages), self._corrupt + 1),
+                "%s of %s readers have reported answers, but fewer than %s reports agree: the round has no metrics",
+                *(len(self.answered), len(messages), self._corrupt + 1),
             )
             return None
-        return _parsed(taken[0], answers)
+        return _parsed(accepted[0], answers)
 
-    def _alike(self, counts: Collection[int]) -> bool:
+    def _enough_agree(self, counts: Collection[int]) -> bool:
         return max(counts, default=0) > self._corrupt
 
 
 def _parsed(text: bytes, answers: Sequence[Answer]) -> Report | None:
     try:
-        said: Any = parse_json(text)
-        values = {answer.name: [_number(value) for value in said[answer.name]] for answer in answers}
-        if len(said) != len(answers) or any(len(values[answer.name]) != answer.count for answer in answers):
-            raise ValueError("other answers than the charter names")
+        report: Any = parse_json(text)
+        values = {answer.name: [_number(value) for value in report[answer.name]] for answer in answers}
+        if len(report) != len(answers) or any(len(values[answer.name]) != answer.count for answer in answers):
+            raise ValueError("its answers are not those of the charter")
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        # More clients say so than may lie: an app of another version.
-        _log.warning("what readers have reported is no report: %s", error)
+        # More clients sent this than may lie, so their app may be of another version.
+        _log.warning("the readers' report cannot be read: %s", error)
         return None
     return Report(values)
 
 
 def _number(value: object) -> float:
     if type(value) not in (int, float) or not is_finite(cast(float, value)):
-        raise ValueError("a report holds what is no number")
+        raise ValueError("it holds a value that is not a finite number")
     return cast(float, value)

@@ -1,8 +1,8 @@
-"""A round's running sums: one of each kind of update, so that who comes first does not decide what the others may send.
+"""A round's running sums, one for each kind of update, so that the first reply cannot decide which others are accepted.
 
-Updates add up only where they have the same layout (shapes, types, bits, clip ranges) and were trained from the same
-model. A server without a key cannot know all of that before the first update is there, and the first may be a liar's or
-that of a client which has fallen behind.
+Updates can be added only if they have the same layout (shapes, types, bits, clip ranges) and were trained from the same
+model. A server without a key learns these only from the updates. The first update may come from a dishonest client, or
+from a client with an old model.
 """
 
 from __future__ import annotations
@@ -17,63 +17,64 @@ from fedcipher.schemes import Aggregator
 
 __all__ = ["RoundSums"]
 
-_MOST_KINDS = 4
-"""Each has a sum in memory. More kinds than that are only there where several clients lie."""
+_MAX_KINDS = 4
+"""Each kind has a sum in memory. There are more kinds only if several clients lie."""
 
 
 @dataclass
 class _Kind:
     aggregator: Aggregator
-    alike: object = None
+    context: object = None
     replies: list[Reply] = field(default_factory=list[Reply])
 
 
 class RoundSums:
-    """The sums of one round; ``make`` makes an empty one."""
+    """The sums of one round; ``make`` returns an empty sum."""
 
     def __init__(self, make: Callable[[], Aggregator]) -> None:
         self._make = make
         self._kinds = [_Kind(make())]
         self._clients: set[int] = set()
-        self.alike: object = None
-        """What the replies of the `largest` sum have in common."""
+        self.context: object = None
+        """The ``context`` that all replies of the `largest` sum have."""
 
-    def add(self, frame: bytes, reply: Reply, named: Iterable[int], alike: object = None) -> Contribution:
-        """Add the ``frame`` of a ``reply`` to the sum that it goes with: one of replies with an equal ``alike``.
+    def add(self, frame: bytes, reply: Reply, named: Iterable[int], context: object = None) -> Contribution:
+        """Add the ``frame`` of a ``reply`` to the sum of its kind, whose replies have an equal ``context``.
 
-        ``named`` are the clients in its head. A client has one frame in all sums together, so that one client with
-        several nodes does not take up all kinds. Raises what an aggregator raises, and `LayoutError` where there are
-        too many kinds already.
+        ``named`` are the clients in the frame's header. A client may have one frame in all sums together, so that one
+        client with several nodes cannot use up all kinds. Raises the errors of an aggregator, and `LayoutError` if
+        there are too many kinds.
         """
         twice = self._clients.intersection(named)
         if twice:
             raise DuplicateClientError(f"client {min(twice)} has sent another frame of this round")
-        contribution = self._added(frame, reply, alike)
+        contribution = self._add_to_kind(frame, reply, context)
         self._clients.add(contribution.client)
         return contribution
 
-    def _added(self, frame: bytes, reply: Reply, alike: object) -> Contribution:
+    def _add_to_kind(self, frame: bytes, reply: Reply, context: object) -> Contribution:
         refused: LayoutError | ModelMismatchError | None = None
         for kind in self._kinds:
-            if kind.replies and kind.alike != alike:
+            if kind.replies and kind.context != context:
                 continue
             try:
                 contribution = kind.aggregator.add(frame)
             except (LayoutError, ModelMismatchError) as error:
                 refused = refused or error
                 continue
-            kind.alike = alike
+            kind.context = context
             kind.replies.append(reply)
             return contribution
-        if len(self._kinds) == _MOST_KINDS:
-            raise refused or LayoutError("it goes with no other, and there are too many kinds already")
-        kind = _Kind(self._make(), alike, [reply])
+        if len(self._kinds) == _MAX_KINDS:
+            raise refused or LayoutError("the frame fits no other frame, and there are too many kinds of frames")
+        kind = _Kind(self._make(), context, [reply])
         contribution = kind.aggregator.add(frame)
         self._kinds.append(kind)
         return contribution
 
     def largest(self) -> tuple[Aggregator, list[Reply], list[Reply]]:
-        """The sum of most updates, the replies that are in it, and those that are in others."""
-        most = max(self._kinds, key=lambda kind: len(kind.replies))
-        self.alike = most.alike
-        return most.aggregator, most.replies, [r for kind in self._kinds if kind is not most for r in kind.replies]
+        """The sum with the most updates, its replies, and the replies of the other sums."""
+        largest = max(self._kinds, key=lambda kind: len(kind.replies))
+        self.context = largest.context
+        others = [reply for kind in self._kinds if kind is not largest for reply in kind.replies]
+        return largest.aggregator, largest.replies, others

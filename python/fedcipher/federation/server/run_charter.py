@@ -1,4 +1,4 @@
-"""A run's charter as its server makes it, and whether a resumed run still has the same one."""
+"""Makes a run's charter on the server, and checks that a resumed run still has the same charter."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedcipher.federation.server.state import RunState
 __all__ = ["charter_of", "check_same"]
 
 _SPARE_ROUNDS = 10
-"""A charter allows so many times the rounds that a run begins with, so that a resumed run may be longer."""
+"""A charter allows this many times the rounds that a run begins with, so that a resumed run may be longer."""
 
 
 def charter_of(run: RunState, names: Sequence[str], values: Sequence[Array]) -> Charter:
-    """What ``run`` computes from private data, with this first model. Raises `StrategyError`."""
+    """The charter of ``run`` with this first model: all that it computes from private data. Raises `StrategyError`."""
     setup, scheme, key, plan = run.setup, run.scheme, run.key, run.plan
     optimiser, reported = plan.optimiser, any(setup.answers.values()) or scheme.codec.adaptive
     try:
@@ -46,38 +46,38 @@ def charter_of(run: RunState, names: Sequence[str], values: Sequence[Array]) -> 
             sets_models=setup.sets_models,
             settings=dict(plan.settings),
         )
-        # As each client is going to read it.
+        # Decoding it applies the same checks as each client's.
         return Charter.decode(made.encode())
     except CharterError as error:
-        raise StrategyError(f"no client takes part in such a run: {error}") from error
+        raise StrategyError(f"clients would refuse such a run: {error}") from error
 
 
 def check_same(run: RunState, path: Path, begun: Charter, names: Sequence[str], values: Sequence[Array]) -> None:
-    """Refuse, with `StrategyError`, to go on with another charter than the run began with."""
+    """Raise `StrategyError` if the resumed run in ``path`` would have another charter than ``begun``."""
     if begun.epoch != run.key.epoch or begun.key_set != run.key.fingerprint:
         raise StrategyError(
-            f"the run {path} is of key epoch {begun.epoch} of another key set or epoch than the server's: a run "
-            "keeps its epoch. Begin another with another out=..., from the model of `fedcipher open`"
+            f"the run {path} has key epoch {begun.epoch}, but the server has another key set or epoch, and a run keeps "
+            "its epoch. Start a new run with another out=..., from the model of `fedcipher open`"
         )
     if [x.shape for x in values] != [shape for _, _, shape in begun.arrays]:
-        raise StrategyError(f"the run {path} has a model of other shapes than initial_arrays")
+        raise StrategyError(f"the model of the run {path} has other shapes than initial_arrays")
     if run.planned > begun.rounds:
         raise StrategyError(
-            f"the run {path} has a charter of {begun.rounds} rounds, and {run.planned} are asked for: begin "
-            "another run, from the model of `fedcipher open`"
+            f"the charter of the run {path} allows {begun.rounds} rounds, and {run.planned} are asked for: start a new "
+            "run, from the model of `fedcipher open`"
         )
     ours = charter_of(run, names, values)
-    # Only the arrays' names and shapes count of what it is resumed with.
+    # Only the names and shapes of the arrays that the run is resumed with count.
     ours = replace(ours, first=begun.first, rounds=begun.rounds)
     asked = range(1, run.planned + 1)
-    told = {
+    same = {
         p: [encode(ours.settings[p].at(i)) == encode(begun.settings[p].at(i)) for i in asked] for p in begun.settings
     }
     listed = [field.name for field in fields(ours) if field.name != "settings"]
     changed = [name for name in listed if getattr(ours, name) != getattr(begun, name)]
-    changed += [] if all(all(same) for same in told.values()) else ["settings"]
+    changed += [] if all(all(rounds) for rounds in same.values()) else ["settings"]
     if changed:
         raise StrategyError(
-            f"the run {path} cannot go on with other {', '.join(changed)} than it began with: begin another with "
-            "another out=..., or make the app what it was"
+            f"the run {path} cannot continue because these parts of its charter have changed: {', '.join(changed)}. "
+            "Start a new run with another out=..., or restore the app"
         )

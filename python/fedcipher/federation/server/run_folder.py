@@ -1,10 +1,10 @@
-"""A run on disk: its charter, the first model, and the encrypted sums that lead from it to the last one.
+"""A run on disk: its charter, the first model, and the encrypted sums that lead from the first model to the last.
 
-A folder of ``run.json`` (scheme, charter, what clients were told beside it, steps), ``first.npz``, one
-``aggregate-<step>-<group>.fedc`` for each sum of a step and one ``evaluation-<round>.fedc`` for each sum of answers.
-Beside these, ``charter.signature`` where a coordinator has signed the charter.
-Each file is complete before it has its name. A key of a client opens the run with `open_run` or ``fedcipher open``;
-without one the sums are ciphertext.
+The folder holds ``run.json`` (scheme, charter, digest of the clients' other settings, steps), ``first.npz``, one
+``aggregate-<step>-<group>.fedc`` for each sum of a step, and one ``evaluation-<round>.fedc`` for each sum of answers.
+It also holds ``charter.signature`` if a coordinator has signed the charter, and ``set-<step>.npz`` if the server sets
+models. Each file is written completely before it gets its name. `open_run` or ``fedcipher open`` opens the run with a
+client's key.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _log = quoting_log("fedcipher.federation")
 
 _FORMAT = 4
 _INDEX, _FIRST, _SIGNED = "run.json", "first.npz", "charter.signature"
-_MOST_STEPS = 1 << 32
-# What a server has made of a folder before it has an index.
-_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|first\.npz|\.(first\.npz|run\.json)\.[0-9a-f]+\.draft"
+_MAX_STEPS = 1 << 32
+# Names of the files that a server writes before the index.
+_FILES_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|first\.npz|\.(first\.npz|run\.json)\.[0-9a-f]+\.draft"
 
 
 class StoredRun:
-    """The run in ``folder``, as its index says. Raises `RunError` for a folder that is no run, or a damaged one."""
+    """The run in ``folder``, read from its ``index``. Raises `RunError` for a damaged index or another format."""
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder, self._index = folder, index
@@ -64,16 +64,16 @@ class StoredRun:
         except (ValueError, KeyError, TypeError, AttributeError, CharterError) as error:
             raise RunError(f"{folder / _INDEX} is damaged: {quoted(error)}; copy the run again") from error
         if not known:
-            raise RunError(f"{folder} is no run of format {_FORMAT}")
+            raise RunError(f"{folder} is not a run of format {_FORMAT}")
 
     @property
     def scheme_spec(self) -> dict[str, Any]:
-        """Of the run's keys."""
+        """The specification of the scheme and codec of the run's keys."""
         return self._index["scheme"]
 
     @property
     def signature(self) -> bytes:
-        """The coordinator's signature of the charter; empty where there is none. Raises `RunError`."""
+        """The coordinator's signature of the charter; empty if there is none. Raises `RunError` if it is damaged."""
         if not (self.folder / _SIGNED).exists():
             return b""
         try:
@@ -81,21 +81,21 @@ class StoredRun:
         except OSError:
             signature = b""
         if len(signature) != SIGNATURE_BYTES:
-            raise RunError(f"{self.folder / _SIGNED} is no signature: let the coordinator sign the charter again")
+            raise RunError(f"{self.folder / _SIGNED} is not a signature: let the coordinator sign the charter again")
         return signature
 
     def sign(self, coordinator: Identity) -> None:
-        """Keep the coordinator's signature of the charter. Raises `RunError`."""
+        """Sign the charter as the coordinator and store the signature. Raises `RunError`."""
         write_whole(self.folder / _SIGNED, coordinator.sign_charter(self.charter.digest))
 
     @property
     def count(self) -> int:
-        """Steps of the chain."""
+        """Number of steps of the chain."""
         return len(self._steps)
 
     @property
     def rounds(self) -> set[int]:
-        """The run's rounds that have a sum, of updates or of an evaluation's answers."""
+        """The run's rounds that have a sum of updates or of an evaluation's answers."""
         return {number for number, _, _ in self._steps} | set(self._evaluations)
 
     def round_of(self, step: int) -> int:
@@ -114,11 +114,11 @@ class StoredRun:
         return [_read(self.folder / _aggregate_name(number, group)) for group in range(groups)]
 
     def left_out(self, number: int) -> list[int]:
-        """Which sums of step ``number`` its clients do not open."""
+        """The groups of step ``number`` whose sums its clients cannot open."""
         return list(self._steps[number - 1][2])
 
     def evaluations(self) -> dict[int, int]:
-        """Rounds whose evaluation has a sum, and the step after which they evaluated."""
+        """The rounds whose evaluation has a sum, each with the step that it evaluated."""
         return dict(self._evaluations)
 
     def evaluation(self, number: int) -> bytes:
@@ -126,19 +126,19 @@ class StoredRun:
         return _read(self.folder / _evaluation_name(number))
 
     def set_model(self, before: int | None = None) -> list[Array] | None:
-        """The last model that the server has set, or the last before step ``before``, where it has."""
+        """The last model that the server has set (before step ``before``, if given); None if it has set none."""
         steps = [step for step in self._set if before is None or step < before]
         if not steps:
             return None
         if not self.charter.sets_models:
-            raise RunError(f"{self.folder} holds a model of its server's, which its charter does not allow")
+            raise RunError(f"{self.folder} holds a model that its server has set, but its charter does not allow this")
         return _read_model(self.folder, len(self.charter.arrays), _set_name(steps[-1]))
 
 
 def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
-    """The chain of ``run``, opened from its first model to its last; what its clients have lost is in the log.
+    """Open the chain of ``run`` from its first model to its last, and log what its clients have lost.
 
-    Raises what a decryptor raises.
+    Raises the errors of a decryptor.
     """
     chain = Chain(run.charter, scheme, run.context, first=run.first())
     elements = sum(x.size for x in chain.model)
@@ -149,18 +149,18 @@ def replay(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> Chain:
     return chain
 
 
-def _count(said: object, least: int = 0) -> int:
-    """A whole number of an index, which anybody may have written. Raises `ValueError`."""
-    if type(said) is not int or not least <= said <= _MOST_STEPS:
-        raise ValueError(f"{said!r} is no number of a step or a round")
-    return said
+def _count(value: object, minimum: int = 0) -> int:
+    """A whole number of an index, which is untrusted. Raises `ValueError`."""
+    if type(value) is not int or not minimum <= value <= _MAX_STEPS:
+        raise ValueError(f"{value!r} is not a number of a step or a round")
+    return value
 
 
 class RunFolder(StoredRun):
-    """The run that a server writes: into ``folder``, or, where that is taken, into ``folder-2``, ``folder-3``.
+    """The run that a server writes, into ``folder``, or into ``folder-2``, ``folder-3`` and so on if that exists.
 
-    ``begun``: ``folder`` is there, of a server that was killed before its run had a model (see `has_run`). Raises
-    `RunError` where it cannot be written.
+    ``begun`` says that ``folder`` exists because a server was killed before its run had a model (see `has_run`). Raises
+    `RunError` if the folder cannot be written.
     """
 
     def __init__(
@@ -188,40 +188,43 @@ class RunFolder(StoredRun):
 
     @staticmethod
     def has_run(folder: Path) -> bool:
-        """Whether there is a run in ``folder`` to go on with; if not, nobody has been asked for anything."""
+        """Whether ``folder`` holds a run to resume. If not, no client has been asked yet.
+
+        Raises `RunError` if the folder holds other files.
+        """
         if (folder / _INDEX).exists():
             return True
-        strange = [path.name for path in folder.iterdir() if not re.fullmatch(_BEFORE_INDEX, path.name)]
+        strange = [path.name for path in folder.iterdir() if not re.fullmatch(_FILES_BEFORE_INDEX, path.name)]
         if strange:
-            raise RunError(f"{folder} holds no run, but {strange[0]}: name a new folder, or that of a run")
+            raise RunError(f"{folder} holds {strange[0]} and no run: name a new folder, or the folder of a run")
         return False
 
     @classmethod
     def reopen(cls, folder: Path, scheme: Scheme, count: int, begun: Collection[int]) -> RunFolder:
-        """The run in ``folder``, to go on after step ``count``; what it has beyond that is dropped.
+        """Open the run in ``folder`` to resume it after step ``count``. Later steps are dropped.
 
-        ``begun``: the rounds of which its journal knows. Raises `RunError`, also where the folder has sums of others.
+        ``begun`` are the rounds in the run's journal. Raises `RunError`, also if the folder has sums of other rounds.
         """
         stored = read_run(folder)
-        # A server that was killed has at most the steps of its last round beyond its journal.
+        # If a server was killed, only the steps of its last round may be missing from the journal.
         beyond = {stored.round_of(step) for step in range(count + 1, stored.count + 1)}
         unknown = sorted(stored.rounds - set(begun)) or sorted(beyond)[:-1]
         if unknown:
             raise RunError(
                 f"the journal of {folder} is older than the run: it lacks round {unknown[0]}, which has a sum. Copy "
-                "the whole folder of the run again, with journal.db-wal where there is one. Where there is no other "
-                "copy, begin a new run from the model of `fedcipher open`"
+                "the whole folder of the run again, with journal.db-wal if it exists. If there is no other copy, start "
+                "a new run from the model of `fedcipher open`"
             )
         if stored.scheme_spec != json.loads(json.dumps(scheme.spec())):
-            raise RunError(f"the run {folder} is of other keys than the server's: scheme, parameters or codec differ")
+            raise RunError(f"the run {folder} has other keys than the server: scheme, parameters or codec differ")
         made = cls.__new__(cls)
         StoredRun.__init__(made, folder, stored._index)
         if made.count > count and sends_histograms_at(scheme, made.charter, count):
-            # Its clients have the ranges of their next update from it.
+            # Keep the sum of histograms, from which the clients have the ranges of their next update.
             count += 1
-        # One may be missing: a step that was withdrawn.
+        # One step may be missing, because it was withdrawn.
         if made.count + 1 < count:
-            raise RunError(f"{folder / _INDEX} is older than the run's journal: the folder is not whole")
+            raise RunError(f"{folder / _INDEX} is older than the run's journal: copy the whole folder of the run again")
         made._steps = made._steps[:count]
         made._evaluations = {n: step for n, step in made._evaluations.items() if step <= count}
         made._set = [step for step in made._set if step <= count]
@@ -229,13 +232,13 @@ class RunFolder(StoredRun):
         made._write_index()
         return made
 
-    def know_context(self, context: bytes) -> None:
-        """What the clients of the first sum were told beside the charter."""
+    def set_context(self, context: bytes) -> None:
+        """Store the digest of the clients' settings that are not in the charter, from the first sum."""
         self.context = context
         self._write_index()
 
     def append(self, frames: Sequence[bytes], number: int) -> None:
-        """The next step: the sums of the run's round ``number``."""
+        """Append the next step: the sums of the run's round ``number``."""
         step = self.count + 1
         for group, frame in enumerate(frames):
             self._write(_aggregate_name(step, group), frame)
@@ -243,13 +246,13 @@ class RunFolder(StoredRun):
         self._write_index()
 
     def leave_out(self, groups: Collection[int]) -> None:
-        """The clients of the last step do not open its sums ``groups``."""
+        """Record that the clients of the last step cannot open its sums ``groups``."""
         number, count, _ = self._steps[-1]
         self._steps[-1] = (number, count, sorted(groups))
         self._write_index()
 
     def withdraw(self) -> None:
-        """Without the last step, whose sums do not open."""
+        """Remove the last step, whose sums do not open."""
         step, groups = self.count, self._steps.pop()[1]
         self._evaluations = {n: at for n, at in self._evaluations.items() if at < step}
         self._set = [at for at in self._set if at < step]
@@ -258,21 +261,21 @@ class RunFolder(StoredRun):
             (self.folder / _aggregate_name(step, group)).unlink(missing_ok=True)
 
     def append_evaluation(self, frame: bytes, number: int) -> None:
-        """The sum of the answers of round ``number``'s evaluation, at the present step."""
+        """Append the sum of the answers of round ``number``'s evaluation, at the present step."""
         self._write(_evaluation_name(number), frame)
         self._evaluations[number] = self.count
         self._write_index()
 
     def keep_model(self, model: Sequence[Array]) -> None:
-        """A model that the server has set after the last step; that after the step before it stays beside it.
+        """Store a model that the server has set after the last step. The model before it is kept as well.
 
-        A server that is killed before the round has ended goes on from there.
+        A server that is killed before the round ends resumes from the earlier model.
         """
-        step, known = self.count, self._set
+        step, stored = self.count, self._set
         self._write_model(_set_name(step), model)
-        self._set = [*[at for at in known if at < step][-1:], step]
+        self._set = [*[at for at in stored if at < step][-1:], step]
         self._write_index()
-        for at in set(known) - set(self._set):
+        for at in set(stored) - set(self._set):
             (self.folder / _set_name(at)).unlink(missing_ok=True)
 
     def _write_index(self) -> None:
@@ -292,9 +295,9 @@ class RunFolder(StoredRun):
 
 
 def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
-    """Write named arrays as an ``.npz``, whole or not at all. Raises `RunError`.
+    """Write named arrays as an ``.npz`` file, atomically. Raises `RunError`.
 
-    As `numpy.savez`, which takes no array of the name ``file`` and changes names without the suffix.
+    `numpy.savez` would refuse an array named ``file``, and would add a suffix to the file's name.
     """
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -305,7 +308,7 @@ def save_model(path: str | Path, model: Mapping[str, Array]) -> None:
 
 
 def free_folder(folder: Path) -> Path:
-    """What a new run in ``folder`` is going to be called: ``folder``, or with ``-2``, ``-3`` where that is taken."""
+    """The folder for a new run: ``folder``, or ``folder-2``, ``folder-3`` and so on if it exists."""
     return next(tried for tried in _names(folder) if not tried.exists())
 
 
@@ -348,32 +351,31 @@ def _read(path: Path) -> bytes:
 
 
 def open_run(folder: str | Path, key: str | Path | Engine) -> dict[str, Array]:
-    """The last global model of a run, by its arrays' names, for the holder of a client's key: its file, or its engine.
+    """The last global model of a run, as arrays by name. ``key`` is a client's key file or its engine.
 
-    ``folder`` is the run's, its name under ``~/.fedcipher/runs``, or the folder of a training.
+    ``folder`` is the run's folder, its name under ``~/.fedcipher/runs``, or the folder of a training.
 
-    Raises `RunError` for a folder that is no run, that lacks files, or of which no round has an aggregate;
-    `KeyFormatError` for the key file; and what a decryptor raises where the key is not of the run's cohort or an
-    aggregate has been changed.
+    Raises `RunError` if the folder is not a run, lacks files, or has no round with an aggregate; `KeyFormatError` for
+    the key file; and the errors of a decryptor if the key is not of the run's cohort or an aggregate has been changed.
     """
     folder = locate_run(folder)
     run = read_run(folder)
-    scheme, decryptor = _opener(key)
+    scheme, decryptor = _decryptor_of(key)
     if run.scheme_spec != json.loads(json.dumps(scheme.spec())):
-        raise RunError(f"the run is of other keys than {key}: scheme, parameters or codec differ")
+        raise RunError(f"the run has other keys than {key}: scheme, parameters or codec differ")
     if run.count == int(reached_by_histograms(scheme, run.charter, run.count)):
-        raise RunError(f"no round of {folder} has an aggregate: its model is still the one that it began with")
+        raise RunError(f"no round of {folder} has an aggregate, so its model is still the first one")
     try:
-        model = _last_set(run, scheme, decryptor) or replay(run, scheme, decryptor).model
+        model = _last_server_model(run, scheme, decryptor) or replay(run, scheme, decryptor).model
     except FrameError as error:
         raise RunError(f"an aggregate of {folder} does not open: {error}") from error
     return dict(zip(run.charter.names, model, strict=True))
 
 
-def _last_set(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> list[Array] | None:
-    """The last model that the server has set, where it has.
+def _last_server_model(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> list[Array] | None:
+    """The last model that the server has set; None if it has set none.
 
-    The newest sum has to open under the run's charter: without one, a folder's writer could let any server set models.
+    The newest sum must open under the run's charter. Otherwise anyone who can write the folder could add a model.
     """
     model = run.set_model()
     if model is None:
@@ -386,7 +388,7 @@ def _last_set(run: StoredRun, scheme: Scheme, decryptor: Decryptor) -> list[Arra
     return chain.model
 
 
-def _opener(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
+def _decryptor_of(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
     if isinstance(key, Engine):
         return key.scheme, key.decryptor()
     scheme, secret = load_client(key)
@@ -394,7 +396,7 @@ def _opener(key: str | Path | Engine) -> tuple[Scheme, Decryptor]:
 
 
 def read_scheme(folder: Path) -> Scheme:
-    """The scheme and codec of a run. Raises `RunError` as `open_run` does."""
+    """The scheme and codec of a run. Raises `RunError` like `open_run`."""
     try:
         return from_spec(read_run(folder).scheme_spec)
     except ParameterError as error:
@@ -402,7 +404,7 @@ def read_scheme(folder: Path) -> Scheme:
 
 
 def read_run(folder: Path) -> StoredRun:
-    """The run in ``folder``. Raises `RunError`."""
+    """Read the run in ``folder``. Raises `RunError`."""
     try:
         index = read_json(folder / _INDEX, MAX_INDEX)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Which sets of clients a server's sums have had, where the rule of sets looks beyond one position.
+"""Remembers the sets of clients of a server's sums, where the rule of sets covers more than one position.
 
-All first positions of a key set count together, and so do all its queries. Where a committee fixes the sets, parties
-remember them by identity: all rosters and epochs count together. Parties refuse a sum that breaks the rule; a server
-that remembers the sets chooses one that they open.
+All first positions of a key set count together, and so do all its queries. Under a committee, parties remember sets by
+identity, so all rosters and epochs count together. Parties refuse a sum that breaks the rule. A server that remembers
+the sets can choose one that the parties open.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["ServerSets"]
 
 
 class ServerSets:
-    """The sets of one ``kind`` (``"first"``, ``"queries"``) under ``key``, kept in the state folder.
+    """The sets of one ``kind`` (``"first"`` or ``"queries"``) under ``key``, stored in the state folder.
 
-    Raises `RunError` for a damaged file.
+    Raises `RunError` if the file is damaged.
     """
 
     def __init__(self, kind: str, scheme: Scheme, key: _native.ServerKey) -> None:
@@ -32,44 +32,44 @@ class ServerSets:
         self._names = key.names if self._identified else {client: client for client in key.cohort}
         self._numbers = {name: client for client, name in self._names.items()}
         self._minimum = scheme.min_contributions
-        self._memory = self._kept()
+        self._memory = self._read()
 
     @property
     def groups(self) -> list[tuple[list[int], int]]:
-        """Clients by which of the sets they have been in, with the minimum that these were made under.
+        """Groups of clients that have been in the same sets, each with the minimum of these sets.
 
-        A client that this key does not have is an unknown number.
+        A client that is not under this key appears as its name, a number that is not a client id.
         """
         groups = self._memory.groups()
         return [([self._numbers.get(name, name) for name in group], self._memory.least(group)) for group in groups]
 
-    def least(self, clients: Collection[int]) -> int:
-        """The largest minimum that ``clients`` keep: the scheme's, or that of an earlier sum."""
-        return max(self._minimum, self._memory.least(self._named(clients)))
+    def minimum_of(self, clients: Collection[int]) -> int:
+        """The minimum for a sum of ``clients``: the scheme's, or a larger one of an earlier sum."""
+        return max(self._minimum, self._memory.least(self._names_of(clients)))
 
     def refresh(self) -> None:
-        """Read again: servers of other runs may have remembered sets meanwhile."""
-        self._memory = self._kept()
+        """Read the file again, because servers of other runs may have stored sets since."""
+        self._memory = self._read()
 
     def fitting(self, clients: Collection[int]) -> list[int]:
-        """The largest part of ``clients`` that may be summed."""
-        return sorted(self._numbers[name] for name in self._memory.largest_fitting(self._named(clients)))
+        """The largest subset of ``clients`` that may be summed, sorted."""
+        return sorted(self._numbers[name] for name in self._memory.largest_fitting(self._names_of(clients)))
 
     def remember(self, *sets: Collection[int]) -> None:
-        """Sums of these ``sets`` are about to be made, or a committee is about to be asked for them.
+        """Store ``sets`` before their sums are made, or before a committee is asked for them.
 
-        Raises `SetRuleError`, and remembers none of them, where they do not fit what servers of other runs have
-        remembered since `refresh`.
+        Raises `SetRuleError`, and stores none of them, if they break the rule with sets that servers of other runs have
+        stored since `refresh`.
         """
         make_private_folder(self._path.parent)
         with wait_locked(self._path.with_suffix(".lock")):
-            memory = self._kept()
+            memory = self._read()
             for clients in sets:
-                memory.admit(self._named(clients))
+                memory.admit(self._names_of(clients))
             write_whole(self._path, memory.to_bytes())
         self._memory = memory
 
-    def _kept(self) -> _native.SetMemory:
+    def _read(self) -> _native.SetMemory:
         if not self._path.exists():
             return _native.SetMemory(self._minimum)
         try:
@@ -77,8 +77,8 @@ class ServerSets:
         except (OSError, FedcipherError) as error:
             made = "identities" if self._identified else "keys"
             raise RunError(
-                f"{self._path} is damaged, or of another build: {error}; make new {made}, then remove it"
+                f"{self._path} is damaged, or of another version: {error}; make new {made}, then remove the file"
             ) from error
 
-    def _named(self, clients: Collection[int]) -> list[int]:
+    def _names_of(self, clients: Collection[int]) -> list[int]:
         return sorted(self._names[client] for client in clients)

@@ -1,4 +1,4 @@
-"""What a run's operator chooses: keys, who opens sums, answers, and how long a round lasts."""
+"""The options of a run's server: keys, opener, answers, and when a round closes."""
 
 from __future__ import annotations
 
@@ -32,32 +32,34 @@ from fedcipher.schemes import Decryptor
 
 __all__ = ["Plan", "RunOptions", "RunSetup"]
 
-_EXAMPLES = 1 << 30
-"""Where all clients weigh the same: the largest number of examples that weighs a metric."""
+_MAX_EXAMPLES = 1 << 30
+"""The largest number of examples that weights a metric, if all clients have the same weight."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run's strategy does with each round's mean, and what it tells the clients.
-
-    ``name`` is the strategy's, for messages. ``trains``: it asks somebody to train in some round. ``record`` is the
-    record of the model in its messages, ``types`` are their types, ``settings`` what they tell beside the model, and
-    ``listed`` says that some setting is a list of values, one a round. Clients make the step of ``optimiser`` of each
-    mean, and are weighted by the metric ``weighted_by``.
-    """
+    """A strategy's plan for a run: its use of each round's mean, and the settings that it sends to clients."""
 
     name: str = "the server"
+    """The strategy's name, for messages."""
     trains: bool = True
+    """Whether some round trains."""
     record: str = "arrays"
+    """Name of the model's record in the strategy's messages."""
     types: Mapping[Purpose, str] = field(default_factory=lambda: {purpose: purpose for purpose in PURPOSES})
+    """The message type of each purpose."""
     settings: Mapping[Purpose, Settings] = field(default_factory=lambda: dict.fromkeys(PURPOSES, Settings({})))
+    """The settings that each message carries with the model, by purpose."""
     listed: bool = False
+    """Whether some setting is a list with one value for each round."""
     optimiser: Optimiser | None = None
+    """The optimiser whose step clients make from each mean; None if the mean is the next model."""
     weighted_by: str = "num-examples"
+    """The metric that weights each client."""
 
 
 class RunOptions(TypedDict, total=False):
-    """The keyword arguments of `RunSetup`, for whoever passes them on."""
+    """The keyword arguments of `RunSetup`, for functions that pass them on."""
 
     opener: Decryptor | str | Path | None
     out: str | Path | None
@@ -82,80 +84,81 @@ class RunOptions(TypedDict, total=False):
 
 
 class RunSetup:
-    """The options of a run's server, checked.
+    """The checked options of a run's server.
 
-    Raises `ParameterError` and `StrategyError` for options that go together with no run, and what a key file raises.
+    Raises `ParameterError` and `StrategyError` for options that do not fit together, and the errors of a key file.
 
     Parameters
     ----------
     keys
-        ``server.key``, the folder of `fedcipher keygen` that holds it, or an authority, as a
-        `fedcipher.engine.Authority` or as ``"authority://HOST:PORT/FOLDER"`` of its credentials: then each round is
-        of the newest key epoch, and the epoch before ends with the round. With deltas a run keeps its first epoch,
-        because a client that was away needs every aggregate since.
+        ``server.key``, the folder of `fedcipher keygen` that holds it, or an authority. An authority is a
+        `fedcipher.engine.Authority`, or ``"authority://HOST:PORT/FOLDER"`` with the folder of its credentials. With an
+        authority, a run begins with the newest key epoch. It keeps that epoch, because a client that missed rounds
+        needs every aggregate since the first.
     opener
-        For an operator whose server may see the mean of each round: a `fedcipher.schemes.Decryptor`, such as that of
-        an engine (``fedcipher.engine.connect(...).decryptor()``), which opens aggregates only; or a client's key file
-        (its path, or its name in the folder of ``keys``; best that of a client id that never trains). A key file is
-        the cohort's key: whoever controls this process can open single updates with it. The wrapped strategy is
-        given the model that the mean makes in place of every update, and the mean answers in place of every client's;
-        ``evaluate_fn``, checkpoints and ``Result.arrays`` are plaintext as in any Flower app.
+        Lets the server see the mean of each round. Either a `fedcipher.schemes.Decryptor`, such as an engine's
+        (``fedcipher.engine.connect(...).decryptor()``), which opens only aggregates; or a client's key file, by its
+        path or by its name in the folder of ``keys``. Best use the file of a client id that never trains. A key file
+        holds the cohort's key, so a party that controls this process can open single updates. The wrapped strategy
+        gets the mean's model in place of every update, and the mean answers in place of every client's answers.
+        ``evaluate_fn``, checkpoints and ``Result.arrays`` are plaintext, as in any Flower app.
     out
-        A new folder that keeps the run: its first model and the encrypted aggregates, complete after each round. A
-        relative path is one under ``~/.fedcipher/runs``; where the folder exists, ``-2`` and so on is appended.
-        `open_run` or ``fedcipher open`` opens it with a client's key. Without an opener the model is nowhere else: give
-        one of the two.
+        A new folder for the run: its first model and the encrypted aggregates, complete after each round. A relative
+        path is below ``~/.fedcipher/runs``. If the folder exists, ``-2``, ``-3`` and so on is appended. `open_run` or
+        ``fedcipher open`` opens the run with a client's key. Give ``out`` or ``opener``: without an opener, the model
+        is stored only here.
     resume
-        Where ``out`` holds a run, go on with it in place of beginning another: after the last round that ended, or was
-        under way, when its server was. ``num_rounds`` of `start` counts the run's rounds from its first, and its
-        ``initial_arrays`` only say which arrays there are. Clients need nothing for it.
+        If ``out`` holds a run, resume it instead of beginning a new one. A resumed run continues after the last round
+        that ended or was active when its server ended. ``num_rounds`` of `start` counts the run's rounds from the
+        first. Of ``initial_arrays``, only names and shapes count. Clients need no change.
     examples_per_weight
-        The largest weight is so many examples times the scheme's ``max_weight``: a client of n examples counts n, at
-        most that. ``None``: what the keys were made for (``fedcipher keygen --examples``), else all clients weigh the
-        same.
+        Number of examples for a weight of 1. A client with n examples counts n, up to this number times the scheme's
+        ``max_weight``. ``None``: the number that the keys were made for (``fedcipher keygen --examples``). If the keys
+        have none, all clients have the same weight.
     weigh_each_round
-        Whether every round begins with a sum of histograms, as the first does, in a message of its own. For clients
-        whose numbers of examples differ more than about eight times, where the largest are not in every round: a small
-        client's update then is beside the largest of its own round. Needs weights, and ranges that follow the updates.
+        Whether every round begins with a sum of histograms in its own message, like the first round. Use this if the
+        clients' numbers of examples differ by more than about a factor of eight and the largest clients are not in
+        every round. A small client's update is then scaled by the largest client of its own round. Needs weights, and
+        ranges that follow the updates.
     train_answers, evaluate_answers
-        The metrics that clients answer with, by name or as `fedcipher.federation.answers.Answer`. They travel
-        encrypted beside the update, and only their sums are opened, by whoever may open means. What a client's app
-        returns beyond them stays on the client.
+        The metrics that clients answer with, by name or as `fedcipher.federation.answers.Answer`. They are sent
+        encrypted beside the update. Only their sums are opened, by the same parties that may open means. All other
+        results of a client's app stay on the client.
     clear
-        Metrics that each client may send in the clear, where its own configuration names them too
-        (``fedcipher-clear``).
+        Metrics that each client may send in the clear, if its own configuration (``fedcipher-clear``) also names them.
     signed_charter
-        Whether the run waits for its coordinator: `start` then writes the charter to ``out`` and raises
-        `StrategyError` until ``fedcipher charter RUN --sign`` has signed it; start again with ``resume=True``.
+        Whether a coordinator must sign the run's charter. `start` then writes the charter to ``out`` and raises
+        `StrategyError` until ``fedcipher charter RUN --sign`` has signed it. Then start again with ``resume=True``.
     sets_models
-        Whether the server makes the next model of each mean itself, as a strategy of your own may. Clients then
-        evaluate models that this server chooses, which can measure their data: each site must allow it in its policy.
-        Needs ``opener``.
+        Whether the server itself makes the next model from each mean, for example with your own strategy. Clients then
+        evaluate models that this server chooses, and such models can reveal their data. So each site must allow this
+        in its policy. Needs ``opener``.
     corrupt_clients
-        How many clients may lie, in every scheme: more refusals of a sum than that begin a search for the liar.
-        ``None``: the scheme's own ``corrupt_clients``, else two less than its ``min_contributions``.
+        How many clients may lie, under any scheme. More refusals of a sum than this start a search for the liar.
+        ``None``: the scheme's own ``corrupt_clients``; if the scheme has none, two less than ``min_contributions``.
     may_lose
-        How many rounds of a run may end without an aggregate. Where more did, `start` raises
-        `fedcipher.errors.LostRoundsError` at its end, so that the run is seen to have failed.
+        How many rounds of a run may end without an aggregate. If more do, `start` raises
+        `fedcipher.errors.LostRoundsError` at its end, so that the run counts as failed.
     least_kept
-        How much of the updates the clients' coding has to keep in the first round that this server opens, where ranges
-        do not follow the updates: below it the run ends with `StrategyError`, which says what to change.
+        The share of the updates that the clients' coding must keep in the first round that this server opens, if the
+        ranges do not follow the updates. Below this share, the run ends with a `StrategyError` that says what to
+        change.
     quorum
-        Share of the sampled clients whose updates are enough: ``grace`` seconds after that many are in the sum the
-        round closes. So does its evaluation with as many answers. 1: all are waited for.
+        Share of the sampled clients whose updates are enough. The round closes ``grace`` seconds after that many
+        updates are in the sum. Its evaluation closes in the same way. 1: the round waits for all clients.
     deadline
-        Seconds after which a round closes with the updates that are there, and its evaluation with the answers;
+        Seconds after which a round closes with the updates that have arrived, and its evaluation with the answers.
         ``None``: the ``timeout`` of `start`.
     grace
-        Seconds that the others have once the quorum is there.
+        Seconds that the other clients have after the quorum is reached.
     committee_timeout
-        Seconds that the members of a committee have to answer in a round, for schemes that have one.
+        Seconds that a committee's members have to answer in a round, for schemes with a committee.
     on_round
-        One or several to call with each finished `RoundRecord`, such as the loggers of `fedcipher.watch`.
+        One or several functions, called with each finished `RoundRecord`, such as the loggers of `fedcipher.watch`.
     on_progress
-        Called with (done, total) steps of a long aggregation.
+        A function, called with (done, total) steps of a long aggregation.
     workers
-        A Ray cluster that does a long aggregation's work, see `fedcipher.scale`; where it fails, this process does it.
+        A Ray cluster for long aggregations (see `fedcipher.scale`). If the cluster fails, this process does the work.
     """
 
     def __init__(
@@ -188,13 +191,13 @@ class RunSetup:
         )
         self.keys = server_keys(keys)
         self.scheme, self.key = self.keys.scheme, self.keys.current()
-        self.minimum, self.most = self.scheme.min_contributions, int(self.scheme.params()["clients"])
+        self.minimum, self.max_clients = self.scheme.min_contributions, int(self.scheme.params()["clients"])
         self.opener, self.holds_key = self._opener_of(opener), isinstance(opener, (str, Path))
         self.opens_itself = opener is None and self.opener is not None
         """Whether the scheme reveals sums to its server, which cannot check that they are genuine."""
         if sets_models and self.opener is None:
             raise StrategyError(
-                "sets_models=True makes models of means, which this server does not see: pass opener=..."
+                "sets_models=True makes models from means, which this server cannot see: pass opener=..."
             )
         self.sets_models = sets_models
         self.answers: dict[Purpose, list[Answer]] = {
@@ -206,18 +209,18 @@ class RunSetup:
         self.committee_timeout = seconds(committee_timeout, "committee_timeout")
         self.corrupt = self._corrupt_of(corrupt_clients)
         self.may_lose, self.least_kept = whole_number(may_lose, "may_lose"), real_number(least_kept, "least_kept")
-        # A relative path would be in whatever folder a framework runs the app in.
+        # Not relative to the current folder, because a framework chooses the folder that the app runs in.
         self.out = None if out is None else home() / "runs" / as_path(out, "out")
         self.resume, self.signed_charter = resume, signed_charter
         if (resume or signed_charter) and out is None:
-            raise StrategyError("resume=True and signed_charter=True need the run's folder: say which, out='...'")
+            raise StrategyError("resume=True and signed_charter=True need the run's folder: pass out='...'")
         unit = self.keys.examples_per_weight if examples_per_weight is None else examples_per_weight
         self.unit = float(real_number(unit, "examples_per_weight", 0))
-        """Examples of a weight of 1; 0 where all clients weigh the same."""
+        """Number of examples for a weight of 1; 0 if all clients have the same weight."""
         if self.unit > 0 and self.scheme.codec.privacy is not None:
             raise StrategyError(
-                "examples_per_weight and privacy: weights say how many examples a client has, which no noise covers; "
-                "weigh all clients the same"
+                "examples_per_weight does not work with privacy: weights reveal how many examples a client has, and no "
+                "noise covers them; give all clients the same weight"
             )
         self.weighs_each_round = weigh_each_round
         if weigh_each_round and not (self.unit > 0 and begins_with_histograms(self.scheme, sets_models=sets_models)):
@@ -225,7 +228,7 @@ class RunSetup:
                 "weigh_each_round=True needs clients of different weights (examples_per_weight) and ranges that follow "
                 'the updates: Codec(target="delta", clip="auto") without start, and no sets_models'
             )
-        self.watchers = _called_with(on_round)
+        self.on_round = _functions_of(on_round)
         self.on_progress, self.workers = callable_or_none(on_progress, "on_progress"), workers
 
     def _corrupt_of(self, chosen: int | None) -> int:
@@ -235,8 +238,8 @@ class RunSetup:
         chosen = whole_number(chosen, "corrupt_clients")
         if not 0 <= chosen <= most:
             raise StrategyError(
-                f"corrupt_clients={chosen} of sums of at least {self.minimum}: two honest clients must be in each, so "
-                f"at most {most}; make keys with a larger min_contributions"
+                f"corrupt_clients={chosen} is not possible with sums of at least {self.minimum} clients: each needs "
+                f"two honest clients, so at most {most} may be corrupt; make keys with a larger min_contributions"
             )
         return chosen
 
@@ -245,49 +248,49 @@ class RunSetup:
         if opener is None and committee is not None and committee.reveals_to_server:
             return committee.server_decryptor(self.key)
         if not isinstance(opener, (str, Path)):
-            said = "give a decryptor, or the path of a client's key file"
-            return None if opener is None else instance_of(opener, Decryptor, "opener", said)
+            fix = "give a decryptor, or the path of a client's key file"
+            return None if opener is None else instance_of(opener, Decryptor, "opener", fix)
         folder = self.keys.folder
         opener = as_path(opener, "opener")
         beside = None if folder is None or len(opener.parts) != 1 else folder / opener
         scheme, key = load_client(beside or locate(opener))
         if scheme.spec() != self.scheme.spec():
-            raise StrategyError(f"the opener {opener} is of another scheme or other parameters than the server's keys")
+            raise StrategyError(f"the opener {opener} has another scheme or other parameters than the server's keys")
         return scheme.decryptor(key)
 
     def check_model(self, names: Sequence[str]) -> None:
-        """Refuse, with `StrategyError`, a model without arrays, and one that nobody would have in the end."""
+        """Raise `StrategyError` for a model without arrays, and if the final model would be stored nowhere."""
         if not names:
             raise StrategyError("the initial ArrayRecord is empty; pass the model's first arrays")
         if self.opener is None and self.out is None:
             raise StrategyError(
-                "this server has no key, so Result.arrays will hold no model. Say where it goes: out='a new folder' "
-                "keeps it encrypted for `fedcipher open`; opener=<a client's key file> lets the server see the mean"
+                "this server has no key, so Result.arrays would hold no model. Choose one: out='a new folder' stores "
+                "the model encrypted for `fedcipher open`; opener=<a client's key file> lets the server see the mean"
             )
 
     @property
     def largest(self) -> int:
-        """The largest number of examples that counts."""
-        return max(1, round(self.unit * self.scheme.max_weight)) if self.unit else _EXAMPLES
+        """The largest number of examples that counts for a client."""
+        return max(1, round(self.unit * self.scheme.max_weight)) if self.unit else _MAX_EXAMPLES
 
     def summary(self) -> str:
-        """What protects the run, on one line."""
+        """The run's protection, on one line."""
         sees = "no model"
         if self.opener is not None:
             sees = "each round's mean"
             if self.holds_key:
-                sees += ", and holds a client's key, with which whoever controls it can open single updates"
+                sees += ", and holds a client's key, so a party that controls the server can open single updates"
         hides = "are NOT encrypted (plain)"
         if self.scheme.info.hides:
             hides = f"leave the clients encrypted with {self.scheme}"
-        weights = f"clients count their examples, at most {self.largest}" if self.unit else "all weigh the same"
+        weights = f"a client counts its examples, at most {self.largest}" if self.unit else "all have the same weight"
         return (
-            f"updates {hides}; it withstands {self.scheme.info.withstands}; sums of at least {self.minimum} clients "
-            f"are opened; this server sees {sees}; {weights}"
+            f"updates {hides}; the scheme withstands {self.scheme.info.withstands}; sums of at least {self.minimum} "
+            f"clients are opened; this server sees {sees}; {weights}"
         )
 
 
-def _called_with(given: object) -> list[Callable[[RoundRecord], None]]:
+def _functions_of(given: object) -> list[Callable[[RoundRecord], None]]:
     """The functions of ``on_round``. Raises `ParameterError`."""
     if given is None:
         return []

@@ -1,4 +1,4 @@
-"""What the parts of a run's server share: the run's model and files, its rounds, and the one that is under way."""
+"""State that the parts of a run's server share: the run's model and files, its rounds, and the active round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedcipher.federation.server.liar_search import LiarSearch
 from fedcipher.federation.server.link import Link
 from fedcipher.federation.server.model import ServerModel
 from fedcipher.federation.server.node_map import NodeMap
-from fedcipher.federation.server.round_ids import asked_after
+from fedcipher.federation.server.round_ids import reserved_after
 from fedcipher.federation.server.setup import Plan, RunSetup
 from fedcipher.federation.server.sum_maker import SumMaker
 from fedcipher.foreign_text import quoting_log
@@ -27,35 +27,35 @@ __all__ = ["OVERTAKEN", "ROUNDS_OF_A_RUN", "RunState"]
 _log = quoting_log("fedcipher.federation")
 ROUNDS_OF_A_RUN = 1 << _native.ROUND_INDEX_BITS
 OVERTAKEN = (
-    "another run or query of this user has begun since this run did, and its round numbers are later: clients whose "
-    "keys had part in it refuse this run's as used. Then begin a run anew, from the model of `fedcipher open`"
+    "another run or query of this user has begun since this run began, with later round numbers. Clients that took "
+    "part in it refuse the numbers of this run. If they do, start a new run, from the model of `fedcipher open`"
 )
 
 
 class RunState:
-    """A run, from before it has begun.
+    """The state of a run, also before it has begun.
 
-    ``shown`` is called with lines that an operator should see, such as the charter's digest; they are logged otherwise.
+    ``show`` is called with lines for the operator, such as the charter's digest. Without it, they are logged.
     """
 
-    def __init__(self, setup: RunSetup, shown: Callable[[str], None] | None = None) -> None:
+    def __init__(self, setup: RunSetup, show: Callable[[str], None] | None = None) -> None:
         self.setup = setup
-        self.shown = shown or partial(_log.info, "%s")
+        self.show = show or partial(_log.info, "%s")
         self.scheme, self.key = setup.scheme, setup.key
         self.nodes = NodeMap()
         self.sums = SumMaker(setup, self.nodes)
         self.rounds: list[RoundRecord] = []
         self.link: Link | None = None
-        """How this run reaches its nodes; none before a round has begun."""
+        """The connection to the run's nodes; None before the first round."""
         self.timeout: float = 3600.0
-        """Seconds after which an exchange ends whatever else is said."""
+        """The longest time of an exchange, in seconds."""
         self.plan, self.planned = Plan(), 1
-        self.ends = ""
-        """Why no further round can have a sum."""
-        # Rounds must increase over the life of a key, also when the app is run again.
+        self.end_reason = ""
+        """Why no further round can have a sum; empty if one can."""
+        # Round numbers must increase over the life of a key, also when the app is run again.
         self.base = self.number = 0
         self.done = 0
-        """Rounds of the run that another process has ended."""
+        """Number of the last round that an earlier process has ended; 0 if there is none."""
         self.ended = Ended(0)
         self.round_began = 0.0
         self.training = self.waits_for_all = False
@@ -66,51 +66,54 @@ class RunState:
 
     @property
     def record(self) -> RoundRecord:
-        """The present round's."""
+        """The record of the present round."""
         return self.rounds[-1]
 
     @property
     def model(self) -> ServerModel:
-        """The run's model. It has begun."""
+        """The run's model. The run must have begun."""
         assert self._model is not None
         return self._model
 
     @property
     def begun(self) -> bool:
-        """Whether the run has a charter."""
+        """Whether the run has begun, so that it has a charter and a model."""
         return self._model is not None
 
     @property
     def charter(self) -> Charter:
-        """The run's charter. It has begun."""
+        """The run's charter. The run must have begun."""
         return self.model.charter
 
     @property
     def search(self) -> LiarSearch:
-        """The run's search for liars. It has begun."""
+        """The run's search for liars. The run must have begun."""
         assert self._search is not None
         return self._search
 
     def leave_unfinished(self, why: str) -> None:
-        """The present round ends without an aggregate."""
+        """End the present round without an aggregate; ``why`` is the reason."""
         record = self.record
-        # The first cause stands: a round that was not begun has no updates either.
+        # Keep the first reason: a round that did not start also has no updates.
         if record.unfinished is None:
             if self.overtaken():
                 why = f"{why}; {OVERTAKEN}"
             record.unfinished = why
-            _log.warning("round %s has no aggregate, the global model stays: %s", record.round, why)
+            _log.warning("round %s has no aggregate, the global model is unchanged: %s", record.round, why)
 
     def overtaken(self) -> bool:
-        """Whether a later run or query of this user has taken later numbers."""
-        return asked_after(self.base + ROUNDS_OF_A_RUN)
+        """Whether a later run or query of this user has reserved later round numbers."""
+        return reserved_after(self.base + ROUNDS_OF_A_RUN)
 
-    def note(self, part: str, metrics: Mapping[str, Any] | None, state: bytes | None = None) -> None:
-        """A part of a round has ended: what there is to say of it, also in the journal."""
+    def record_part(self, part: str, metrics: Mapping[str, Any] | None, state: bytes | None = None) -> None:
+        """Record the end of a ``part`` of the round ("train", "evaluate" or "server"), also in the journal.
+
+        ``state`` is the strategy's state for a resumed run.
+        """
         record = self.record
         record.wall_seconds = time.monotonic() - self.round_began
         if metrics is not None:
-            # Loggers and pages take whole numbers for floats.
+            # Loggers and pages convert integers to floats, which overflows for large ones.
             record.metrics[part] = {
                 name: as_float(value) if isinstance(value, int) and not is_finite(value) else value
                 for name, value in metrics.items()
@@ -118,13 +121,16 @@ class RunState:
         if self.journal is not None:
             self.journal.end(record, self.ended, state)
 
-    def gathered(self, send: Callable[..., Any], timeout: float | None) -> Any:
-        """The replies to what ``send`` sends (`Link.exchange` with its messages), until the round closes."""
-        record = self.record
-        heard = record.clients if self.training else record.evaluations
-        return self.setup.round_close.gather(send, timeout, None if self.waits_for_all else heard)
+    def gather(self, send: Callable[..., Any], timeout: float | None) -> Any:
+        """The replies to the messages of ``send``, until the round closes.
 
-    def change(self, record: RoundRecord) -> None:
-        """A round that has ended before is another now, also in the journal."""
+        ``send`` is `Link.exchange` with its messages.
+        """
+        record = self.record
+        records = record.clients if self.training else record.evaluations
+        return self.setup.round_close.gather(send, timeout, None if self.waits_for_all else records)
+
+    def change_round(self, record: RoundRecord) -> None:
+        """Write the changed ``record`` of an earlier round to the journal."""
         if self.journal is not None:
             self.journal.change(record)

@@ -1,4 +1,4 @@
-"""The sums of a round: of all its frames or of groups of clients, with a committee's answers where there is one."""
+"""Makes the sums of a round: of all its frames or of groups of clients, with a committee's answers if there is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = quoting_log("fedcipher.federation")
 
 
 class SumMaker:
-    """Makes the sums of a run; ``nodes`` learns of clients that a committee accuses."""
+    """Makes the sums of a run, and marks clients in ``nodes`` that a committee accuses."""
 
     def __init__(self, setup: RunSetup, nodes: NodeMap) -> None:
         self._setup, self._nodes = setup, nodes
@@ -29,24 +29,24 @@ class SumMaker:
         self._members = members_of(setup.scheme, setup.key)
         self._needed = needed_of(setup.scheme)
         self.prekeys: list[bytes] = []
-        """Those that the clients of the present round were given."""
+        """The prekeys that the clients of the present round got."""
 
     @property
-    def lacking(self) -> str:
-        """Why there can be no sum with the present prekeys; empty where there can."""
-        return self._committee.lacking
+    def why_no_sum(self) -> str:
+        """Why there can be no sum with the present prekeys; empty if there can be one."""
+        return self._committee.why_no_sum
 
-    def meet(self, link: Link, message_type: str) -> None:
+    def collect_prekeys(self, link: Link, message_type: str) -> None:
         """Collect the prekeys of the committee's members for the clients of the next frames."""
-        self.prekeys = self._committee.meet(link, self._members, self._needed, message_type)
+        self.prekeys = self._committee.collect_prekeys(link, self._members, self._needed, message_type)
 
-    def end(self, link: Link, message_type: str) -> None:
-        """Tell the committee's members, where there are any, that the run has ended."""
+    def announce_end(self, link: Link, message_type: str) -> None:
+        """Tell the committee's members that the run has ended, if the scheme has a committee."""
         if self._members:
-            self._committee.end(link, self._members, self._needed, message_type)
+            self._committee.announce_end(link, self._members, self._needed, message_type)
 
-    def empty(self, number: int) -> Aggregator:
-        """A sum of the frames of ``number``, which takes shares for the prekeys that clients were given only."""
+    def empty_sum(self, number: int) -> Aggregator:
+        """An empty sum for frames of ``number``. It accepts only shares for the prekeys that clients got."""
         made = self._setup.scheme.aggregator(self._setup.key, round=number)
         if made.committee is not None:
             for why in made.committee.take_prekeys(self.prekeys):
@@ -56,19 +56,19 @@ class SumMaker:
     def finish(
         self, aggregator: Aggregator, record: RoundRecord, link: Link | None, message_type: str
     ) -> bytes | NoSum:
-        """The sum of all frames in ``aggregator``, or why there is none: too few of a committee have answered."""
+        """The sum of all frames in ``aggregator``, or `NoSum` if too few members of a committee have answered."""
         if link is not None:
-            away = self._committee.ask(link, aggregator, message_type, self._nodes.node_of)
+            failed = self._committee.collect_answers(link, aggregator, message_type, self._nodes.node_of)
             if aggregator.committee is not None:
-                self._accuse(aggregator.committee.accused, record)
-            if away is not None:
-                return away
+                self._leave_out_accused(aggregator.committee.accused, record)
+            if failed is not None:
+                return failed
         began = time.perf_counter()
         frame = self._finished(aggregator)
         record.aggregate_seconds += time.perf_counter() - began
         return frame
 
-    def groups(
+    def group_sums(
         self,
         sets: Iterable[frozenset[int]],
         frames: Sequence[tuple[int, bytes]],
@@ -77,10 +77,10 @@ class SumMaker:
         link: Link | None,
         message_type: str,
     ) -> list[bytes] | NoSum:
-        """A sum of each of ``sets``, or why there is none; ``frames`` are (client, frame)."""
+        """One sum for each of ``sets``, or `NoSum`; ``frames`` are pairs of (client, frame)."""
         sums: list[bytes] = []
         for group in sets:
-            aggregator = self.empty(number)
+            aggregator = self.empty_sum(number)
             for client, frame in frames:
                 if client in group:
                     aggregator.add(frame)
@@ -90,15 +90,15 @@ class SumMaker:
             sums.append(summed)
         return sums
 
-    def _accuse(self, clients: Iterable[int], record: RoundRecord) -> None:
-        """Leave those out of the run that the committee has named."""
-        news = sorted(set(clients) - self._nodes.accused)
-        if news:
+    def _leave_out_accused(self, clients: Iterable[int], record: RoundRecord) -> None:
+        """Leave the ``clients`` that the committee accuses out of the run."""
+        new = sorted(set(clients) - self._nodes.sent_false_shares)
+        if new:
             _log.warning(
-                "round %s: clients %s have sealed false shares to the committee, and are left out of the run",
-                *(record.round, news),
+                "round %s: clients %s have sent false shares to the committee and are left out of the run",
+                *(record.round, new),
             )
-        self._nodes.accused.update(news)
+        self._nodes.sent_false_shares.update(new)
 
     def _finished(self, aggregator: Aggregator) -> bytes:
         setup = self._setup
@@ -106,5 +106,5 @@ class SumMaker:
             try:
                 return setup.workers.finish(setup.scheme, setup.key, aggregator, setup.on_progress)
             except WorkersError as error:
-                _log.warning("%s: this process does the round's work itself", error)
+                _log.warning("%s: this process does the work of the round instead", error)
         return aggregator.finish(setup.on_progress)

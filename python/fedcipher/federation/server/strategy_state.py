@@ -1,6 +1,6 @@
-"""What a strategy keeps from round to round, as bytes: numbers, texts, arrays, and lists and dicts of such.
+"""Exports a strategy's state between rounds as bytes: numbers, texts, arrays, and lists and dicts of these.
 
-It is a file of NumPy's and JSON, never a pickle: a run's folder may come from anybody.
+The format is NumPy's ``.npz`` with JSON and never a pickle, because a run's folder may come from an untrusted party.
 """
 
 from __future__ import annotations
@@ -18,61 +18,63 @@ from fedcipher.errors import RunError
 from fedcipher.foreign_files import MAX_MODEL, parse_json, read_npz
 from fedcipher.foreign_text import quoting_log
 
-__all__ = ["KeptState"]
+__all__ = ["StrategyState"]
 
 _log = quoting_log("fedcipher.federation")
 Taken = Callable[[object], "Mapping[str, NDArray[Any]] | None"]
 Given = Callable[[Mapping[str, NDArray[Any]]], object]
 
 
-class KeptState:
-    """The attributes of ``holder`` that change after this object was made.
+class StrategyState:
+    """The attributes of ``strategy`` that have changed since this object was made.
 
-    ``arrays_of`` gives the arrays by name of a framework's own record, and None for anything else; ``record_of`` makes
-    such a record of them again.
+    ``arrays_of`` returns the arrays of a framework's own record by name, and None for any other object. ``record_of``
+    makes such a record from these arrays.
     """
 
-    def __init__(self, holder: object, arrays_of: Taken, record_of: Given) -> None:
-        self._holder, self._arrays_of, self._record_of = holder, arrays_of, record_of
-        self._name = type(holder).__name__
-        self._began_with = {name: (value, self._digest_of(value)) for name, value in vars(holder).items()}
+    def __init__(self, strategy: object, arrays_of: Taken, record_of: Given) -> None:
+        self._strategy, self._arrays_of, self._record_of = strategy, arrays_of, record_of
+        self._name = type(strategy).__name__
+        self._initial = {name: (value, self._digest_of(value)) for name, value in vars(strategy).items()}
         self._warned: set[str] = set()
 
     def export(self) -> bytes:
-        """The changed attributes, for `restore`; a warning names one that cannot be kept."""
-        kept: dict[str, Any] = {}
+        """The changed attributes, for `restore`. A warning names each attribute that cannot be exported."""
+        exported: dict[str, Any] = {}
         arrays: list[NDArray[Any]] = []
-        for name, value in vars(self._holder).items():
+        for name, value in vars(self._strategy).items():
             flat: list[NDArray[Any]] = []
             try:
-                said = self._flat(value, flat)
+                tree = self._flat(value, flat)
             except TypeError:
-                if value is not self._began_with.get(name, (None, None))[0] and name not in self._warned:
+                if value is not self._initial.get(name, (None, None))[0] and name not in self._warned:
                     self._warned.add(name)
                     _log.warning(
-                        "%s.%s is of a type that is not kept: a run that is resumed begins without it", self._name, name
+                        "%s.%s has a type that cannot be stored: a resumed run starts without it", self._name, name
                     )
                 continue
-            if _digest(said, flat) != self._began_with.get(name, (None, None))[1]:
-                kept[name] = self._flat(value, arrays)
+            if _digest(tree, flat) != self._initial.get(name, (None, None))[1]:
+                exported[name] = self._flat(value, arrays)
         packed = io.BytesIO()
         named_arrays = {str(i): array for i, array in enumerate(arrays)}
-        np.savez(packed, allow_pickle=False, tree=np.frombuffer(json.dumps(kept).encode(), np.uint8), **named_arrays)
+        np.savez(
+            packed, allow_pickle=False, tree=np.frombuffer(json.dumps(exported).encode(), np.uint8), **named_arrays
+        )
         return packed.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """Take up what `export` gave. Raises `RunError`."""
+        """Set the attributes from the bytes of `export`. Raises `RunError` if they are damaged."""
         try:
             arrays = read_npz(state, MAX_MODEL)
-            kept = parse_json(arrays.pop("tree").tobytes())
-            values = {name: self._deep(said, arrays) for name, said in kept.items()}
+            exported = parse_json(arrays.pop("tree").tobytes())
+            values = {name: self._deep(tree, arrays) for name, tree in exported.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"what {self._name} kept of the run is damaged: {error}; copy the run again") from error
+            raise RunError(f"the stored state of {self._name} is damaged: {error}; copy the run again") from error
         for name, value in values.items():
-            setattr(self._holder, name, value)
+            setattr(self._strategy, name, value)
 
     def _flat(self, value: object, arrays: list[NDArray[Any]]) -> Any:
-        """``value`` for JSON, with its arrays moved into ``arrays``. Raises `TypeError` for what cannot be kept."""
+        """``value`` for JSON, with its arrays moved into ``arrays``. Raises `TypeError` for an unsupported type."""
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             arrays.append(value)
             return {"array": len(arrays) - 1}
@@ -91,9 +93,9 @@ class KeptState:
             return {"dict": [[self._flat(key, arrays), self._flat(x, arrays)] for key, x in pairs]}
         raise TypeError(type(value).__name__)
 
-    def _deep(self, said: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        """The value that `_flat` was given."""
-        ((kind, value),) = said.items()
+    def _deep(self, tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+        """The inverse of `_flat`."""
+        ((kind, value),) = tree.items()
         if kind == "array":
             return arrays[str(value)]
         if kind == "dict":
@@ -113,8 +115,8 @@ class KeptState:
             return None
 
 
-def _digest(said: Any, arrays: Sequence[NDArray[Any]]) -> bytes:
-    hashed = hashlib.sha256(json.dumps([said, [[x.dtype.str, x.shape] for x in arrays]]).encode())
+def _digest(tree: Any, arrays: Sequence[NDArray[Any]]) -> bytes:
+    hashed = hashlib.sha256(json.dumps([tree, [[x.dtype.str, x.shape] for x in arrays]]).encode())
     for array in arrays:
         hashed.update(np.ascontiguousarray(array).data)
     return hashed.digest()
