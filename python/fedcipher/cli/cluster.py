@@ -87,7 +87,7 @@ def _up(options: argparse.Namespace, _: list[str]) -> int:
         engine=options.engine,
         on_progress=lambda text: show(f"  {text}", flush=True),
     )
-    show(f"{options.clients} SuperNodes are there, under {scheme}")
+    show(f"{options.clients} SuperNodes are online, under {scheme}")
     whose = "engine" if options.engine else "key"
     show(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {whose})")
     show(f"  logs  {folder / 'logs'}")
@@ -113,7 +113,7 @@ def _status(options: argparse.Namespace, _: list[str]) -> int:
     if not found["running"]:
         show(f"{folder}: not running; {found['clients']} clients")
         return 1
-    show(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are there")
+    show(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are online")
     return 0 if found["online"] == found["clients"] else 1
 
 

@@ -149,7 +149,7 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         from fedcipher.cli.runs import require_dashboard
 
         require_dashboard()
-    from fedcipher.app.apart import run_apart
+    from fedcipher.app.forked_run import run_forked
     from fedcipher.app.simulate import train
     from fedcipher.cli.program import refused
 
@@ -175,9 +175,9 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         return 0
 
     if options.resume:
-        return run_apart(lambda: work(keys_folder), refused)
+        return run_forked(lambda: work(keys_folder), refused)
     with scratch_folder("fedcipher-") as scratch:
-        return run_apart(lambda: work(str(Path(scratch) / "keys")), refused)
+        return run_forked(lambda: work(str(Path(scratch) / "keys")), refused)
 
 
 def _check(options: argparse.Namespace) -> None:
