@@ -136,4 +136,4 @@ def test_limits_that_make_no_sense_are_refused(cpus, memory):
 
 def test_limits_that_would_hold_nothing_are_refused(capsys):
     assert cli.main(["bench", "round", "--server", "h:1", "--memory", "2GiB"]) == 2
-    assert "hold the two processes" in capsys.readouterr().err
+    assert "limit the two processes" in capsys.readouterr().err

@@ -169,7 +169,10 @@ class _Connection(H11Protocol):
             min(idle, key=_began).transport.abort()
 
     def is_idle(self) -> bool:
-        """Whether no request is being answered. Before the first request there is no `cycle`, although its type has no None."""
+        """Whether no request is being answered.
+
+        Before the first request ``cycle`` is not set, although uvicorn's types say otherwise.
+        """
         cycle = cast(RequestResponseCycle | None, self.cycle)
         return cycle is None or cycle.response_complete
 
