@@ -62,7 +62,7 @@ def test_a_run_without_any_aggregate_fails_also_where_single_clients_succeeded()
     few = [record(k, GOOD, [None], unfinished=f"{k} usable updates, 2 are needed") for k in (1, 2)]
     said = failure([RoundResult.of(r) for r in few])
     assert said == (
-        "2 of 2 rounds have no aggregate: [1, 2]; the model is as it was. "
+        "2 of 2 rounds have no aggregate: [1, 2]; the model is unchanged. "
         "The last, round 2: 2 usable updates, 2 are needed"
     )
     assert failure([RoundResult.of(few[0]), RoundResult.of(record(2))]).startswith(

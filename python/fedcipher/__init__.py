@@ -1,4 +1,4 @@
-"""Encrypted federated averaging: choose a scheme by name, get three objects.
+"""Federated averaging of encrypted updates: a scheme, chosen by name, gives an encryptor, aggregator and decryptor.
 
 >>> import numpy as np, fedcipher
 >>> scheme = fedcipher.scheme("bfv", clients=3, codec=fedcipher.Codec(bits=12, clip=1.0))

@@ -149,7 +149,7 @@ def _members(proc: Path, session: int) -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            # The name in brackets may hold any text. After it come state, parent, group, session.
+            # The name in brackets may be any text. After it come state, parent, group, session.
             state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
         except (OSError, ValueError):
             continue

@@ -22,7 +22,7 @@ def failure(rounds: Sequence[RoundResult]) -> str:
             return f"round {result.round}: {why}"
     outcome = Outcome.of_ends(rounds)
     if outcome.lost:
-        return outcome.text("" if outcome.done else "the model is as it was")
+        return outcome.text("" if outcome.done else "the model is unchanged")
     return ""
 
 

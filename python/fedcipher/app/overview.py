@@ -59,7 +59,7 @@ def waiting(live: Live, missing: str = "") -> str:
     ``missing``: what the run waits for if it has not begun.
     """
     if not missing and not live.running:
-        said = ["The server is not running. Start it again with resume=True to go on with this run."]
+        said = ["The server is not running. Start it again with resume=True to continue this run."]
     else:
         for_ = missing or (
             f"The run waits for round {live.active_round}, in which clients train, encrypt and answer."
@@ -113,7 +113,7 @@ def _hides(report: Report) -> bool:
 def _added_time(report: Report, plain: Report | None) -> tuple[str, str]:
     """The time that encryption adds, and a sentence that says how this figure is computed."""
     if report.lanes:
-        return _UNKNOWN, "Time: not measured, because the times are those of simulating an accelerator."
+        return _UNKNOWN, "Time: not measured, because the times include the simulation of an accelerator."
     ours, theirs = _work(report), _work(plain) if plain else 0.0
     whole = sum(_usual(report.rounds))
     if ours is None or theirs is None or whole <= 0:
@@ -183,7 +183,7 @@ def _precision(report: Report) -> _page.Card:
     if saturated:
         said.append(f"{saturated:,.0f} values were not finite numbers.")
     if report.beside and report.same_model():
-        said.append(f"Encryption lost nothing: the model is that of {report.beside.scheme}, bit for bit.")
+        said.append(f"Encryption lost nothing: the model equals the model of {report.beside.scheme}, bit for bit.")
     return title, figures, said
 
 

@@ -211,7 +211,7 @@ def _run(
             measured = any(result.runs for result in study.results)
             kept = results.write_results(study, folder) if measured else folder
             if kept != folder:
-                raise ReportError(f"{folder} can no longer be written; what was measured is in {kept / 'results.json'}")
+                raise ReportError(f"{folder} can no longer be written; the results are in {kept / 'results.json'}")
             done = sum(len(r.runs) if not r.failure else options.runs for r in study.results)
             following = cases[min(len(study.results), len(cases)) - 1].label
             bar.update(task, completed=done, description=following)

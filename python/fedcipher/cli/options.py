@@ -85,7 +85,7 @@ def _add_codec(parser: argparse.ArgumentParser, target: str, *, layers: bool) ->
     group.add_argument(
         "--clip", type=clip_option if layers else str, default="auto", help=f"range: auto, aciq or a number{clips}"
     )
-    group.add_argument("--target", default=target, choices=["delta", "weights"], help="what clients send")
+    group.add_argument("--target", default=target, choices=["delta", "weights"], help="values that clients send")
     group.add_argument(
         "--top", type=float, help="fraction of each tensor to send, the same entries for every client (default: all)"
     )
