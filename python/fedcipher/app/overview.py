@@ -41,7 +41,7 @@ def progress(report: Report, live: Live | None = None) -> str:
     at, asked, count = report.rounds[-1].round, report.asked, len(report.rounds)
     figure = f"{at} of {_rounds(asked)}" if asked else _rounds(count)
     said = [escape(_server(live, count))] if live else []
-    took = median(_usual(report.rounds))
+    took = median(_round_seconds(report.rounds))
     if asked > at and (live is None or not live.running):
         said.append(f"{_rounds(asked - at)} of those asked for did not begin.")
     elif asked > at:
@@ -90,7 +90,7 @@ def _rounds(count: int) -> str:
     return "1 round" if count == 1 else f"{count} rounds"
 
 
-def _usual(rounds: Sequence[RoundResult]) -> list[float]:
+def _round_seconds(rounds: Sequence[RoundResult]) -> list[float]:
     """Seconds of each round. The first round, which starts the clients, counts only if it is the only one."""
     return [r.wall_seconds for r in rounds[1:] or rounds]
 
@@ -115,13 +115,13 @@ def _added_time(report: Report, plain: Report | None) -> tuple[str, str]:
     if report.lanes:
         return _UNKNOWN, "Time: not measured, because the times include the simulation of an accelerator."
     ours, theirs = _work(report), _work(plain) if plain else 0.0
-    whole = sum(_usual(report.rounds))
+    whole = sum(_round_seconds(report.rounds))
     if ours is None or theirs is None or whole <= 0:
         return _UNKNOWN, "Time: not measured, because no client has reported its times to encrypt and decrypt."
     added = ours - theirs
     if added >= whole:
         return _UNKNOWN, "Time: not measured, because clients claim longer times than the rounds took."
-    mean, count = _means(report), len(_usual(report.rounds))
+    mean, count = _means(report), len(_round_seconds(report.rounds))
     steps = f"encrypt {seconds(mean['encrypt'])} and decrypt {seconds(mean['decrypt'])} in a client"
     steps += f", aggregate {seconds(mean['aggregate'])} on the server, in a round of {seconds(whole / count)}"
     turns = " Simulated clients count one after the other." if report.simulated else ""

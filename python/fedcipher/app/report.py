@@ -345,7 +345,7 @@ class Report:
             rows.append([str(r.round), *(_counted(kind, value) for kind, value in done)])
         return rows
 
-    def accelerator_said(self) -> str:
+    def accelerator_note(self) -> str:
         """An explanation of the accelerators' figures; empty without accelerators."""
         if not self.lanes:
             return ""
@@ -392,7 +392,7 @@ class Report:
     def show(self) -> None:
         """Print threat, rounds and totals."""
         show(self.threat)
-        for said in (self.privacy, self.noise, self.accelerator_said()):
+        for said in (self.privacy, self.noise, self.accelerator_note()):
             if said:
                 show(said)
         for run in (self, self.beside):

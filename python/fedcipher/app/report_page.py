@@ -64,7 +64,7 @@ def _head(report: Report, parts: Sequence[tuple[str, str]] = ()) -> list[str]:
 
 def _notes(report: Report) -> list[str]:
     return [
-        _page.note(said) for said in (report.threat, report.privacy, report.noise, report.accelerator_said()) if said
+        _page.note(said) for said in (report.threat, report.privacy, report.noise, report.accelerator_note()) if said
     ]
 
 

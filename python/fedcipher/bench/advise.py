@@ -129,13 +129,13 @@ def advise(
     # Schemes with larger ciphertexts are slower, so they come later. The last scheme gets all the time that is left.
     for left, name in zip(range(len(grains), 0, -1), sorted(grains, key=lambda name: grains[name]), strict=True):
 
-        def tell(text: str) -> None:
+        def show_progress(text: str) -> None:
             if on_progress is not None:
                 on_progress(len(found), text)
 
-        tell(name)
+        show_progress(name)
         share = (until - time.perf_counter()) / (left + (left > 1))
-        found.append(_predicted(name, grains[name], federation, share, tell))
+        found.append(_predicted(name, grains[name], federation, share, show_progress))
     if on_progress is not None:
         on_progress(len(names), "done")
     return sorted(found, key=lambda p: (bool(p.excluded), p.seconds))
@@ -158,14 +158,14 @@ def _grain(name: str, federation: Federation) -> int:
 
 
 def _predicted(
-    name: str, grain: int, federation: Federation, seconds: float, tell: Callable[[str], None]
+    name: str, grain: int, federation: Federation, seconds: float, show_progress: Callable[[str], None]
 ) -> Prediction:
     values = federation.values
     points: list[Point] = []
     try:
         for point in calibrated(_case(name, federation), seconds):
             points.append(point)
-            tell(f"{name}, {point.values:,} values measured")
+            show_progress(f"{name}, {point.values:,} values measured")
     except FedcipherError as error:
         return Prediction(name, excluded=f"{type(error).__name__}: {error}")
     if not points:

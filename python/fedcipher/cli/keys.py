@@ -20,7 +20,7 @@ from fedcipher.cli.options import (
     made,
     max_weight,
     privacy_of_keys,
-    say_privacy,
+    show_privacy,
 )
 from fedcipher.cli.parser import Parser
 from fedcipher.errors import ForeignFileError, FrameError, ParameterError
@@ -73,7 +73,7 @@ def _keygen(options: argparse.Namespace, __: list[str]) -> int:
     unit, coordinator = examples_per_weight(options), coordinator_of(options)
     folder = keys.save(made_keys, scheme, out, examples_per_weight=unit, coordinator=coordinator)
     show(f"{folder}: server.key and {options.clients} client keys for {scheme}")
-    say_privacy(privacy, scheme)
+    show_privacy(privacy, scheme)
     return 0
 
 

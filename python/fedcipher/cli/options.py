@@ -35,8 +35,8 @@ __all__ = [
     "max_weight",
     "privacy_of",
     "privacy_of_keys",
-    "say_privacy",
     "sets",
+    "show_privacy",
 ]
 
 MAX_CLIENTS = 2**20
@@ -215,7 +215,7 @@ def examples_per_weight(options: argparse.Namespace) -> float:
     return 0.0 if options.equal else options.examples / options.max_weight
 
 
-def say_privacy(privacy: Privacy | None, made: Scheme) -> None:
+def show_privacy(privacy: Privacy | None, made: Scheme) -> None:
     """Show the guarantee of differential privacy, if there is noise."""
     if privacy is not None:
         show(privacy.statement(made.noise_shares))

@@ -21,8 +21,8 @@ from fedcipher.cli.options import (
     made,
     max_weight,
     privacy_of_keys,
-    say_privacy,
     sets,
+    show_privacy,
 )
 from fedcipher.cli.parser import OptionGroup, Parser, RenamedOption
 from fedcipher.errors import ParameterError, WrongRosterError
@@ -165,7 +165,7 @@ def _roster(options: argparse.Namespace, __: list[str]) -> int:
     names = {"members": options.member, "no_updates": options.no_updates, "no_decrypt": options.no_decrypt}
     out, listed = make_roster(options.cards, scheme, options.out, **of_keys, **names)
     show(f"{out}: for {scheme}", *listed.lines())
-    say_privacy(privacy, scheme)
+    show_privacy(privacy, scheme)
     return 0
 
 
@@ -179,13 +179,13 @@ def _check_roster(options: argparse.Namespace) -> int:
     problems = list(listed.problems)
     if options.joined or listed.joined is not None:
         signed = {number for number, _ in who_joined(listed, options.joined)}
-        problems += _say_joined(listed, signed | (listed.joined or set()))
+        problems += _show_joined(listed, signed | (listed.joined or set()))
     for problem in problems:
         show(f"fedcipher: {problem}", to=sys.stderr)
     return 1 if problems else 0
 
 
-def _say_joined(listed: Listed, joined: Collection[int]) -> list[str]:
+def _show_joined(listed: Listed, joined: Collection[int]) -> list[str]:
     """Show the parties that have joined. Returns a sentence on parties that must still join, or nothing."""
     names = [quoted(party.name, MAX_NAME) for party in listed.parties if party.number in joined]
     show(f"{len(names)} of {len(listed.parties)} parties have joined", *(f"joined: {name}" for name in names))
@@ -195,7 +195,7 @@ def _say_joined(listed: Listed, joined: Collection[int]) -> list[str]:
 
 def _joined(options: argparse.Namespace, __: list[str]) -> int:
     listed = note_joined(options.key, options.files)
-    for lacking in _say_joined(listed, listed.joined or ()):
+    for lacking in _show_joined(listed, listed.joined or ()):
         show(lacking)
     return 0
 

@@ -115,7 +115,7 @@ def await_address(service: Service, begin: int = 0) -> str:
         # Checked before the log is read, so that the log is complete if the process has ended.
         ended = service.process.poll() is not None
         text = read_file(service.log, MAX_LOG)[begin:].decode(errors="replace")
-        if address := _said(text, "listening on "):
+        if address := _address_after(text, "listening on "):
             return address
         if ended:
             said = [line for line in text.splitlines() if line.strip()]
@@ -127,7 +127,7 @@ def await_address(service: Service, begin: int = 0) -> str:
         time.sleep(0.02)
 
 
-def _said(text: str, before: str) -> str:
+def _address_after(text: str, before: str) -> str:
     """The address that follows the text ``before`` in a log; empty if there is none."""
     for line in text.splitlines():
         _, found, address = line.partition(before)
@@ -153,7 +153,7 @@ class LocalEngines:
     @property
     def metrics(self) -> str:
         """``host:port`` of the engine's metrics page; empty if it has none."""
-        return _said(read_file(self.engine.log, MAX_LOG).decode(errors="replace"), "metrics at ")
+        return _address_after(read_file(self.engine.log, MAX_LOG).decode(errors="replace"), "metrics at ")
 
     def rotate(self) -> int:
         """Make the keys of the next epoch and return its number."""

@@ -120,10 +120,10 @@ def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
         return Response(_SCRIPT, media_type="text/javascript", headers=_HEADERS)
 
     def rounds(_: Request) -> Response:
-        return _answered(lambda: JSONResponse(numbers.get()[1], headers=_HEADERS))
+        return _response(lambda: JSONResponse(numbers.get()[1], headers=_HEADERS))
 
     def metrics(_: Request) -> Response:
-        return _answered(lambda: Response(samples.get()[1], media_type=CONTENT_TYPE, headers=_HEADERS))
+        return _response(lambda: Response(samples.get()[1], media_type=CONTENT_TYPE, headers=_HEADERS))
 
     routes = [
         Route("/", page),
@@ -210,7 +210,7 @@ def check_host(name: str) -> str:
     return name
 
 
-def _answered(made: Any) -> Response:
+def _response(made: Any) -> Response:
     try:
         return made()
     except FedcipherError as error:

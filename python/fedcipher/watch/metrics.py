@@ -35,7 +35,7 @@ class Metrics:
         self._folder = folder
         made = None if key is None else Curves(folder, key)
         self._curves = curves or (lambda: made)
-        self.remembers = isinstance(key, Engine)
+        self.is_engine = isinstance(key, Engine)
         """Whether the key is an engine, which opens no sum older than the newest one that it has opened."""
 
     def past(self) -> Past:

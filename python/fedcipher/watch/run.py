@@ -108,7 +108,7 @@ class WatchedRun:
         An engine opens no sum older than its newest one, so a sum that is not opened in time stays closed.
         """
         said = ""
-        while self.metrics.remembers and not ended.wait(_POLL_SECONDS):
+        while self.metrics.is_engine and not ended.wait(_POLL_SECONDS):
             try:
                 self.metrics.read()
             except FedcipherError as error:
