@@ -1,4 +1,4 @@
-"""Encrypted federated averaging: a scheme makes an encryptor, an aggregator and a decryptor.
+"""Federated averaging of encrypted updates: a scheme, chosen by name, gives an encryptor, aggregator and decryptor.
 
 >>> import numpy as np, fedcipher
 >>> scheme = fedcipher.scheme("bfv", clients=3, codec=fedcipher.Codec(bits=12, clip=1.0))

@@ -369,7 +369,7 @@ def test_what_would_lose_the_model_is_refused_before_the_first_round(tmp_path):
         apps.start(out=tmp_path / "run", evaluate_fn=lambda *_: None)
     with pytest.raises(errors.StrategyError, match="empty"):
         apps.start(out=tmp_path / "run", initial=ArrayRecord())
-    with pytest.raises(errors.StrategyError, match=r"is no model to start from.*fedcipher open"):
+    with pytest.raises(errors.StrategyError, match=r"is not a model to start from.*fedcipher open"):
         apps.start(out=tmp_path / "run", initial=SealedArrays(tmp_path / "old"))
     with pytest.raises(errors.LayoutError, match=r"'z'.*complex128"):
         apps.start(out=tmp_path / "run", initial=record([np.zeros(2, np.complex64).astype(np.complex128)], ["z"]))
@@ -461,7 +461,7 @@ def other(content):
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_strategy_that_sends_clients_another_model_is_refused_by_name(tmp_path, change, opened):
     apps = Apps(tmp_path, model={n: x for n, x in MODEL.items() if x.dtype.kind == "f"})
-    with pytest.raises(errors.StrategyError, match=r"Sends sends node \d+ something else than the arrays it was given"):
+    with pytest.raises(errors.StrategyError, match=r"Sends sends node \d+ other arrays than it was given"):
         apps.start(Sends(change), **({"opener": apps.auditor} if opened else {"out": tmp_path / "run"}))
     assert apps.grid.sent == []
 

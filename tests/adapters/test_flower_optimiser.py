@@ -963,14 +963,14 @@ def test_a_strategy_may_change_what_is_no_part_of_its_step(tmp_path, caplog):
         result = federation.start(Own(**ALL, **metrics), rounds=2, opener=opener)
         # Of what it may see: without an opener it is given no metrics.
         assert dict(result.train_metrics_clientapp.get(2, {})) == ({"replies": 3} if opener else {})
-        said = [r.getMessage() for r in caplog.records if "the clients make the step" in r.getMessage()]
+        said = [r.getMessage() for r in caplog.records if "the clients apply the step" in r.getMessage()]
         assert len(said) == 1 and said[0].startswith(
-            "Fedcipher: the clients make the step of FedAdam(eta=0.1, beta_1=0.9"
+            "Fedcipher: the clients apply the step of FedAdam(eta=0.1, beta_1=0.9"
         )
         assert [r.accepted for r in federation.strategy.rounds] == [3, 3]
     caplog.clear()
     federation = Federation(tmp_path / "second")
     federation.start(FedAvgM(**ALL), rounds=2)
-    assert "the clients make the step" not in caplog.text and federation.charter.optimiser is None
+    assert "the clients apply the step" not in caplog.text and federation.charter.optimiser is None
     want = federation.in_the_clear(FedAvg(**ALL), 2)
     np.testing.assert_allclose(federation.opened()["weight"], want["weight"], atol=2 * STEP)

@@ -199,9 +199,9 @@ def until(found, seconds=120):
 STUBBORN = """
 import signal, subprocess, sys, time
 from fedcipher._signals import Terminated
-from fedcipher.app import apart
+from fedcipher.app import forked_run
 
-apart._GRACE = 1
+forked_run._REPORT_SECONDS = 1
 
 def work():
     # Deaf, as a library in C is, with a process that is in a group of its own.
@@ -212,7 +212,7 @@ def work():
     {last}
 
 try:
-    sys.exit(apart.run_apart(work, lambda error: print(error, file=sys.stderr) or 2))
+    sys.exit(forked_run.run_forked(work, lambda error: print(error, file=sys.stderr) or 2))
 except Terminated as terminated:
     sys.exit(terminated.report())
 """

@@ -43,7 +43,7 @@ AWAY = record(2, {"train": {"loss": 0.3}}, evaluations=[ClientRecord(1, 1, {}, "
         (record(2, {"evaluate": {"accuracy": 0.1, "loss": math.inf}}), "round 2: loss is inf"),
         (
             record(2, counted={"saturated": 7.0}),
-            "round 2: 7 values of a client's update are no finite numbers: the model or its training has left",
+            "round 2: 7 values of a client's update are not finite numbers: the model or its training has left",
         ),
         (AWAY, "round 2: no client evaluated the model; first cause: client 1: out of memory"),
     ],
@@ -62,7 +62,7 @@ def test_a_run_without_any_aggregate_fails_also_where_single_clients_succeeded()
     few = [record(k, GOOD, [None], unfinished=f"it has {k} usable updates and needs 2") for k in (1, 2)]
     said = failure([RoundResult.of(r) for r in few])
     assert said == (
-        "2 of 2 rounds have no aggregate: [1, 2]; the model is as it was. "
+        "2 of 2 rounds have no aggregate: [1, 2]; the model is unchanged. "
         "The last, round 2: it has 2 usable updates and needs 2"
     )
     assert failure([RoundResult.of(few[0]), RoundResult.of(record(2))]).startswith(
@@ -84,7 +84,7 @@ def simulated(monkeypatch):
         monkeypatch.setattr("flwr.simulation.run_simulation", run_simulation)
         monkeypatch.setattr(simulate, "make_server_app", lambda settings, on_round, *_: on_round)
         # In this process, so that what is told is seen.
-        monkeypatch.setattr("fedcipher.app.apart.run_apart", lambda work, failed: work())
+        monkeypatch.setattr("fedcipher.app.forked_run.run_forked", lambda work, failed: work())
         return told
 
     return use
@@ -180,7 +180,7 @@ def test_training_takes_bits_by_layer(simulated, tmp_path, capsys):
     assert "the model's layers are bn1, bn2, conv1, conv2, fc1" in capsys.readouterr().err
     # Its layers want larger images.
     assert cli.main(["train", "--model", "lenet5", "--bits", "fc=8", "--out", str(tmp_path)]) == 2
-    assert "the layers of lenet5 on digits cannot be found out: " in capsys.readouterr().err
+    assert "the layers of lenet5 on digits cannot be listed: " in capsys.readouterr().err
 
 
 # --- memory ------------------------------------------------------------------------------------

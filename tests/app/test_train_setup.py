@@ -40,7 +40,7 @@ def test_clip_ranges_by_layer():
     assert clip_option("auto") == "auto" and clip_option("5") == "5"
     assert clip_option("conv1=2,fc=0.5,7").of(TENSORS) == [2, 2, 7, 7, 0.5, 0.5]
     assert clip_option("conv=3,conv2=1,fc=2").of(TENSORS) == [3, 3, 1, 1, 2, 2]
-    with pytest.raises(ParameterError, match="no range for conv2, fc1: name them"):
+    with pytest.raises(ParameterError, match="no range for conv2, fc1: name these layers"):
         clip_option("conv1=2").of(TENSORS)
     with pytest.raises(ParameterError, match="--clip conv3=2: the model's layers are conv1, conv2, fc1"):
         clip_option("conv3=2,1").of(TENSORS)

@@ -224,10 +224,10 @@ def test_a_run_that_grows_is_seen_to_grow(watched, tmp_path, capsys):
         running = journal.Journal(grows)
         running.begin(RoundRecord(4, number=watched.strategy.rounds[-1].number + 1))
         _, headers, page = get(f"{shown.address}content?seen={state}")
-        assert headers["X-State"] != state and "The server is running; round 4 is under way. 3 rounds" in page
+        assert headers["X-State"] != state and "The server is running; round 4 is active. 3 rounds" in page
         running.close()
         page = get(f"{shown.address}content?seen={headers['X-State']}")[2]
-        assert "not running. It has ended in the middle of a round. 3 rounds have ended." in page
+        assert "not running. The server ended in the middle of a round. 3 rounds have ended." in page
         # As the command says it, and for programs.
         outcome = "1 of 4 rounds have no aggregate: [4]. The last, round 4: the server ended during this round"
         assert outcome in page and json.loads(get(f"{shown.address}rounds.json")[2])["outcome"].startswith(outcome)
@@ -246,10 +246,11 @@ def test_before_its_first_round_has_ended_a_page_has_no_empty_axes(watched, tmp_
     (run / "run.json").write_bytes((watched.folder / "run.json").read_bytes())
     begun = journal.Journal(run)
     with TestClient(dashboard(WatchedRun(run), ["testserver"])) as browser:
-        assert "It waits for the server to begin round 1" in browser.get("/").text
+        assert "The run waits for the server to begin round 1" in browser.get("/").text
         begun.begin(RoundRecord(1, number=1, planned=5))
         page = browser.get("/").text
-        assert "It waits for round 1" in page and "Waiting for <span data-since=" in page and "withstands: " in page
+        assert "The run waits for round 1" in page and "Waiting for <span data-since=" in page
+        assert "withstands: " in page
         assert "<svg" not in page and "<table" not in page and "<progress" not in page
         begun.close()
         assert "The server is not running. Start it again" in browser.get("/").text
@@ -313,7 +314,8 @@ def test_the_address_that_is_shown_is_one_that_answers(watched, listen):
 
 
 @pytest.mark.parametrize(
-    ("listen", "whose"), [("127.0.0.1:0", "every user of this machine"), ("0.0.0.0:0", "whoever reaches 0.0.0.0")]
+    ("listen", "whose"),
+    [("127.0.0.1:0", "every user of this machine"), ("0.0.0.0:0", "everyone who can connect to 0.0.0.0")],
 )
 def test_the_command_says_who_can_read_a_page_without_a_login(watched, listen, whose):
     command = [sys.executable, "-m", "fedcipher.cli", "dashboard", str(watched.folder), "--listen", listen]
@@ -326,7 +328,7 @@ def test_the_command_says_who_can_read_a_page_without_a_login(watched, listen, w
 @pytest.mark.parametrize("name", ["a*b", "https://dash.example", "dash.example:8080", "", "a b"])
 def test_a_name_that_no_browser_can_call_by_is_refused(watched, name, capsys):
     assert cli.main(["dashboard", str(watched.folder), "--listen", "127.0.0.1:0", "--host", name]) == 2
-    assert "is no name of a machine" in capsys.readouterr().err
+    assert "is not the name of a machine" in capsys.readouterr().err
 
 
 HALF = {
@@ -354,7 +356,7 @@ def test_eighty_half_requests_shut_nobody_out(watched, sent):
 def test_a_page_is_drawn_once_for_all_who_ask_at_the_same_time(watched, monkeypatch):
     drawn = []
     monkeypatch.setattr("fedcipher.watch.app._content", lambda run: [drawn.append(run) or f"picture {len(drawn)}"])
-    monkeypatch.setattr("fedcipher.watch.app._KEPT_SECONDS", 600)
+    monkeypatch.setattr("fedcipher.watch.app._CACHE_SECONDS", 600)
     run = WatchedRun(watched.folder)
     with TestClient(dashboard(run, ["testserver"])) as browser:
         with ThreadPoolExecutor(20) as pool:
@@ -363,7 +365,7 @@ def test_a_page_is_drawn_once_for_all_who_ask_at_the_same_time(watched, monkeypa
         monkeypatch.setattr(run, "state", lambda: "another round has ended")
         assert browser.get("/content?seen=before").text == "picture 2"
         # What a key opens may come without a change of the run.
-        monkeypatch.setattr("fedcipher.watch.app._KEPT_SECONDS", -1)
+        monkeypatch.setattr("fedcipher.watch.app._CACHE_SECONDS", -1)
         monkeypatch.setattr(run, "state", lambda: "one more")
         assert ["picture 3" in browser.get("/").text, "picture 4" in browser.get("/").text] == [True, True]
 

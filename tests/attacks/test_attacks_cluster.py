@@ -368,19 +368,19 @@ def test_attack_26_no_program_starts_with_a_door_open(tmp_path):
     node = ["--port", "1", "--superlink", "l", "--root-certificates", "a", "--auth-supernode-private-key", "k"]
     cases = [
         ("superlink", link, "without --enable-supernode-auth"),
-        ("superlink", [*link, "--insec"], "in the clear"),
+        ("superlink", [*link, "--insec"], "sends everything unencrypted"),
         ("superlink", [*link, "--isolation=subprocess"], "leave it out"),
-        ("superlink", [*link, "--control-api-address", "0.0.0.0:9093"], "has no gate"),
+        ("superlink", [*link, "--control-api-address", "0.0.0.0:9093"], "is not protected by the gate"),
         ("superlink", link[:6], "needs --ssl-ca-certfile"),
         ("supernode", node, "needs --trusted-entities"),
-        ("supernode", [*node, "--trusted-entities", str(nobody)], "trusts everybody"),
+        ("supernode", [*node, "--trusted-entities", str(nobody)], "trusts every app"),
         ("supernode", [*node, "--trusted-entities", str(tmp_path / "none")], "cannot be read"),
         (
             "supernode",
             [*node, "--trusted-entities", str(nobody), "--host", "0.0.0.0"],
-            "nobody connects to a SuperNode",
+            "no other machine connects to a SuperNode",
         ),
-        ("supernode", [*node, "--allow-runtime"], "install them before"),
+        ("supernode", [*node, "--allow-runtime"], "install them first"),
     ]
     token = tmp_path / "token"
     token.write_text(TOKEN)
@@ -394,12 +394,12 @@ def test_attack_26_no_program_starts_with_a_door_open(tmp_path):
     short.chmod(0o600)
     options = ("--private", tmp_path / "own", "--", *link, "--enable-supernode-auth")
     weak = fedcipher("superlink", "--control-token", short, *options, cwd=tmp_path)
-    assert weak.returncode == 2 and "is no token" in weak.stderr
+    assert weak.returncode == 2 and "is not a token" in weak.stderr
     elsewhere = tmp_path / "link"
     elsewhere.symlink_to(tmp_path)
     options = ("--private", elsewhere, "--", *link, "--enable-supernode-auth")
     linked = fedcipher("superlink", "--control-token", token, *options, cwd=tmp_path)
-    assert linked.returncode == 2 and "not a folder of this user's" in linked.stderr
+    assert linked.returncode == 2 and "not a folder of this user" in linked.stderr
 
 
 def test_attack_26_what_runs_elsewhere_needs_the_folder_that_access_makes(tmp_path):

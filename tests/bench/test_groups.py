@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fedcipher import cli
 from fedcipher.bench.case import Case
-from fedcipher.bench.groups import Limits, held
+from fedcipher.bench.groups import Limits, limited_group
 from fedcipher.bench.link import Link
 from fedcipher.bench.study import run_study
 from fedcipher.errors import BenchError, ParameterError
@@ -23,7 +23,7 @@ def ours():
 @pytest.fixture(scope="module")
 def groups():
     try:
-        with held(HALF, "probe"):
+        with limited_group(HALF, "probe"):
             return
     except BenchError as error:
         pytest.skip(str(error))
@@ -34,13 +34,13 @@ def test_a_process_and_its_children_have_no_more_than_they_are_held_to():
     spin = (
         "import time, os\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
     )
-    with held(HALF, "spin") as group:
+    with limited_group(HALF, "spin") as group:
         done = subprocess.run([*group.before, sys.executable, "-c", spin], capture_output=True, text=True, check=True)
     # A quota is a bound from above, however busy the machine is.
     assert float(done.stdout) < 1.2
     child = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
     large = "len(b'x' * (1 << 29))"
-    with held(HALF, "child") as group:
+    with limited_group(HALF, "child") as group:
         done = subprocess.run([*group.before, sys.executable, "-c", child, large], capture_output=True, check=False)
     assert done.returncode
     assert not ours()
@@ -51,7 +51,7 @@ def test_a_group_tells_what_ran_in_it_and_has_this_process_only_for_a_while():
     spin = "import time\nwhile time.process_time() < 0.4: pass"
     groups_of_this = Path("/proc/self/cgroup")
     before = groups_of_this.read_text()
-    with held(Limits(cpus=0.5), "count") as group:
+    with limited_group(Limits(cpus=0.5), "count") as group:
         with group.around():
             assert groups_of_this.read_text() != before
             subprocess.run([sys.executable, "-c", spin], check=True)
@@ -65,7 +65,7 @@ def test_a_group_tells_what_ran_in_it_and_has_this_process_only_for_a_while():
 
 
 def test_a_group_of_no_limits_has_no_processor_time_to_tell():
-    with held(Limits(), "none") as group, pytest.raises(BenchError, match="does not tell"):
+    with limited_group(Limits(), "none") as group, pytest.raises(BenchError, match="does not tell"):
         group.seconds()
 
 
@@ -74,7 +74,7 @@ def test_a_study_says_what_its_processes_were_held_to_and_which_one_did_not_fit(
     case = Case("flashe", "flashe", 500, 2)
     study = run_study("round", [case], runs=1, link=Link(), limits=Limits.parse(1.5, "2GiB"))
     assert study.results[0].runs and not study.results[0].failure
-    assert study.machine["each process"] == "held to 1.5 processors and 2.15 GB"
+    assert study.machine["each process"] == "limited to 1.5 processors and 2.15 GB"
     study = run_study("round", [case], runs=1, link=Link(), limits=Limits.parse(0, "16MiB"))
     assert study.results[0].failure and not study.results[0].runs
     assert not ours()
@@ -92,7 +92,7 @@ def test_version_2_makes_one_group_beside_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr("fedcipher.bench.groups._own", lambda: {"": "/a/b"})
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "memory.swap.max").touch()
-    with held(HALF, "probe") as group:
+    with limited_group(HALF, "probe") as group:
         (folder,) = (tmp_path / "a").glob("fedcipher-*")
         assert group.before[-2:] == [str(folder), "--"]
         written = {file.name: file.read_text() for file in folder.iterdir()}
@@ -104,7 +104,7 @@ def test_version_2_takes_this_process_and_gives_it_back(tmp_path, monkeypatch):
     monkeypatch.setattr("fedcipher.bench.groups._own", lambda: {"": "/a/b"})
     own = tmp_path / "a" / "b"
     own.mkdir(parents=True)
-    with held(Limits(cpus=2), "probe") as group:
+    with limited_group(Limits(cpus=2), "probe") as group:
         (folder,) = (tmp_path / "a").glob("fedcipher-*")
         (folder / "cpu.stat").write_text("nr_periods 3\nusage_usec 1500000\n")
         assert group.seconds() == 1.5
@@ -120,7 +120,7 @@ def test_a_machine_that_does_not_count_processor_time_still_limits_it(tmp_path, 
     monkeypatch.setattr("fedcipher.bench.groups._GROUPS", tmp_path)
     monkeypatch.setattr("fedcipher.bench.groups._own", lambda: {"cpu": "/", "memory": "/"})
     (tmp_path / "cpu").mkdir()
-    with held(Limits(cpus=2), "probe") as group:
+    with limited_group(Limits(cpus=2), "probe") as group:
         assert [Path(folder).parent.name for folder in group.before[4:-1]] == ["cpu"]
         with pytest.raises(BenchError, match="does not tell"):
             group.seconds()
@@ -136,4 +136,4 @@ def test_limits_that_make_no_sense_are_refused(cpus, memory):
 
 def test_limits_that_would_hold_nothing_are_refused(capsys):
     assert cli.main(["bench", "round", "--server", "h:1", "--memory", "2GiB"]) == 2
-    assert "hold the two processes" in capsys.readouterr().err
+    assert "limit the two processes" in capsys.readouterr().err

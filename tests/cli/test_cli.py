@@ -77,7 +77,7 @@ def test_inspect_of_what_is_no_frame(capsys, tmp_path):
     assert f"{tmp_path}: is a directory; name a file in this folder" in refused(capsys, "inspect", tmp_path)
     (tmp_path / "text").write_text("a shopping list")
     said = refused(capsys, "inspect", tmp_path / "text")
-    assert "no whole frame or key file" in said and "transmit" not in said
+    assert "is not a complete frame or key file" in said and "transmit" not in said
     assert f"{os.devnull} is a device or a pipe, not a file" in refused(capsys, "inspect", os.devnull)
     assert "not a directory" in refused(capsys, "inspect", tmp_path / "text" / "x")
 

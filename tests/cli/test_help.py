@@ -169,7 +169,7 @@ def test_baselines_are_listed_apart(capsys, named):
 def test_a_renamed_option_names_its_name_of_today(capsys, earlier, name):
     with pytest.raises(SystemExit) as end:
         cli.main(["roster", "ada.card", earlier, "ada"])
-    assert end.value.code == 2 and f"{earlier} is {name} now" in capsys.readouterr().err
+    assert end.value.code == 2 and f"{earlier} was renamed to {name}" in capsys.readouterr().err
     text = shown(capsys, "roster")
     assert name in text and earlier not in text
 

@@ -60,7 +60,7 @@ def test_a_program_is_found_where_pip_puts_it(place, programs, monkeypatch):
 @pytest.mark.parametrize(
     ("system", "said"),
     [
-        ("linux", "fedcipher-engine is not installed: a wheel for Linux brings it; in a checkout, run "),
+        ("linux", "fedcipher-engine is not installed: install a wheel for Linux or, in a checkout, run "),
         ("darwin", "fedcipher-engine runs on Linux only: run it on a Linux machine, and connect to it from here"),
     ],
 )

@@ -35,9 +35,9 @@ def test_a_cluster_runs_the_ready_app_and_leaves_no_process(tmp_path, engine):
     try:
         logs = "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in (folder / "logs").glob("*.log"))
         assert made.returncode == 0, made.stdout + made.stderr + logs
-        assert "2 SuperNodes are there, under " in made.stdout
+        assert "2 SuperNodes are online, under " in made.stdout
         state = fedcipher("cluster", "status", "--folder", folder, cwd=tmp_path)
-        assert state.returncode == 0 and "2 of 2 SuperNodes are there" in state.stdout
+        assert state.returncode == 0 and "2 of 2 SuperNodes are online" in state.stdout
         # The same once more changes nothing and says the same; another is refused.
         again = fedcipher("cluster", "up", *options, cwd=tmp_path)
         assert again.returncode == 0 and again.stdout in made.stdout
@@ -110,12 +110,13 @@ def test_a_program_of_a_cluster_that_dies_is_started_again(tmp_path):
 def test_a_program_that_can_start_no_app_any_more_ends_and_is_started_again(tmp_path):
     """Flower starts the process that starts apps once; a SuperNode without it takes tasks that nobody does."""
     code = (
-        "import sys, time, pathlib; from fedcipher.cluster.programs import _Own; own = _Own(pathlib.Path(sys.argv[1]));"
+        "import sys, time, pathlib; from fedcipher.cluster.programs import _SharedSecrets;"
+        "own = _SharedSecrets(pathlib.Path(sys.argv[1]));"
         "own.start_superexec('127.0.0.1:1', own.folder / 'none'); time.sleep(200)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "own")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False)
-    assert done.returncode == -signal.SIGTERM and "what starts apps has ended with status" in done.stderr
+    assert done.returncode == -signal.SIGTERM and "SuperExec, which starts apps, has ended with status" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_what_is_no_cluster_is_refused_by_name(tmp_path):
     nothing = fedcipher("cluster", "run", APP, "--folder", folder, cwd=tmp_path)
     assert nothing.returncode == 2 and "cluster up` starts one" in nothing.stderr
     committee = fedcipher("cluster", "up", "--clients", 3, "--scheme", "oneshot", "--folder", folder, cwd=tmp_path)
-    assert committee.returncode == 2 and "every member is a client here" in committee.stderr
+    assert committee.returncode == 2 and "members needs as many clients" in committee.stderr
     assert not folder.exists()
     deep = tmp_path / ("deep" * 25)
     long = fedcipher("cluster", "up", "--clients", 3, "--engine", "--folder", deep, cwd=tmp_path)
@@ -187,7 +188,7 @@ def test_what_is_no_cluster_is_refused_by_name(tmp_path):
     deep.mkdir()
     (deep / "somebody's").touch()
     full = fedcipher("cluster", "up", "--clients", 3, "--folder", deep, cwd=tmp_path)
-    assert full.returncode == 2 and "has other things in it" in full.stderr and (deep / "somebody's").exists()
+    assert full.returncode == 2 and "is not empty" in full.stderr and (deep / "somebody's").exists()
 
 
 def test_what_cannot_be_prepared_leaves_no_folder_behind(tmp_path, monkeypatch):

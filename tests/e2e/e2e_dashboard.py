@@ -37,7 +37,7 @@ def test_a_run_is_watched(browser, tmp_path, name, width, height):
         made = RoundRecord(4, number=last.number + 1, wall_seconds=2.0, metrics=last.metrics)
         made.clients = [*last.clients[:3], ClientRecord(1003, 3, {}, EVIL, refused=True)]
         running.begin(made)
-        expect(main.get_by_text("round 4 is under way")).to_be_visible(timeout=20_000)
+        expect(main.get_by_text("round 4 is active")).to_be_visible(timeout=20_000)
         running.end(made, Ended(4))
         expect(main.get_by_text("4 rounds have ended")).to_be_visible(timeout=20_000)
         expect(main.get_by_text("round 4, client 3")).to_be_visible()
@@ -71,7 +71,7 @@ def test_a_training_is_watched(browser, tmp_path):
         page = browser.new_page()
         page.goto(address)
         main = page.locator("main")
-        expect(main.get_by_text("It waits for round 1")).to_be_visible(timeout=90_000)
+        expect(main.get_by_text("The run waits for round 1")).to_be_visible(timeout=90_000)
         expect(main.get_by_text("Accuracy", exact=True)).to_be_visible(timeout=90_000)
         # A round may take less time than a page that looks again.
         expect(main.get_by_text(re.compile(r"\b([2-9]|1\d) rounds have ended"))).to_be_visible(timeout=90_000)

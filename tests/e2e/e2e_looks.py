@@ -77,7 +77,7 @@ def test_a_dashboard_is_for_everybody_and_keeps_a_readers_place(page, watched, t
         growing = journal.Journal(run)
         made = RoundRecord(4, number=watched.strategy.rounds[-1].number + 1, planned=10, wall_seconds=2.0)
         growing.begin(made)
-        expect(page.get_by_text("round 4 is under way").first).to_be_visible(timeout=20_000)
+        expect(page.get_by_text("round 4 is active").first).to_be_visible(timeout=20_000)
         growing.end(made, Ended(3))
         expect(page.locator(".figure").first).to_have_text("4 of 10 rounds", timeout=20_000)
         assert page.evaluate("document.activeElement.getAttribute('href')") == LINKS[1]

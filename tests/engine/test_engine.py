@@ -23,7 +23,7 @@ from engine_harness import deployment, field, flashe, socket_channel, until, upd
 from fedcipher import errors
 from fedcipher.codec import Codec
 from fedcipher.engine import connect
-from fedcipher.engine.host import spoken
+from fedcipher.engine.host import scheme_of
 from fedcipher.engine.local import find_program, lock_arguments, run_program, started
 from scheme_lists import hides, in_core, one_key, schemes_and_params, schemes_that, works
 
@@ -315,8 +315,8 @@ def test_ended_epochs_leave_no_keys_in_the_store(tmp_path):
 
 @pytest.mark.parametrize("spec", ["[" * 100_000, '{"a":' * 100_000, "no JSON", ""])
 def test_an_engine_that_does_not_say_a_scheme_is_refused(spec):
-    with pytest.raises(errors.EngineError, match="does not say a scheme"):
-        spoken(spec)
+    with pytest.raises(errors.EngineError, match="did not send a scheme"):
+        scheme_of(spec)
 
 
 def test_ended_epochs_leave_no_ledgers_and_other_epochs_keep_theirs(tmp_path):

@@ -220,7 +220,7 @@ def test_rounds_go_on_while_the_authority_is_away(tmp_path, caplog):
         grid, _ = grid_of(run, 2, tamper)
         strategy.start(grid, record(initial()), num_rounds=3)
         assert [[c.left_out for c in r.clients] for r in rounds] == [[None, None]] * 3
-        assert "going on with the keys of epoch 1" in caplog.text
+        assert "continuing with the keys of epoch 1" in caplog.text
 
 
 # --- epochs ------------------------------------------------------------------------------------

@@ -25,14 +25,14 @@ def shown(capsys, *command):
 
 def test_the_default_is_shown_written_and_never_overwritten(home, capsys):
     said = shown(capsys, "policy")
-    assert f"{home / 'policy.json'}: not there, so the default is in force" in said
+    assert f"{home / 'policy.json'}: missing, so the default is in force" in said
     assert json.loads(said[said.index("{") : said.rindex("}") + 1]) == json.loads(json.dumps(Policy().to_values()))
     shown(capsys, "policy", "--write")
     written = home / "policy.json"
     assert load_policy(written) == Policy() and stat.S_IMODE(written.stat().st_mode) == 0o600
     written.write_text('{"fedcipher_policy": 1, "runs": 9}')
     said = shown(capsys, "policy")
-    assert "in force" in said and '"runs": 9' in said and "not there" not in said
+    assert "in force" in said and '"runs": 9' in said and "missing" not in said
     assert cli.main(["policy", "--write"]) == 2
     assert "exists: change it with an editor" in capsys.readouterr().err
     assert json.loads(written.read_text())["runs"] == 9

@@ -28,8 +28,8 @@ OPENERS = {
     ("_files.py", "_MOUNTS.read_text"): KERNEL,
     ("_files.py", "os.open(os.devnull"): NULL,
     ("_machine.py", "info.read_text"): KERNEL,
-    ("app/apart.py", "os.open(os.devnull"): NULL,
-    ("app/apart.py", "(entry / 'stat').read_text"): KERNEL,
+    ("app/forked_run.py", "os.open(os.devnull"): NULL,
+    ("app/forked_run.py", "(entry / 'stat').read_text"): KERNEL,
     ("app/memory.py", "(proc / 'meminfo').read_text"): KERNEL,
     ("app/memory.py", "(cgroup / name).read_text"): KERNEL,
     ("app/memory.py", "(_PROC / 'self' / 'statm').read_text"): KERNEL,
@@ -84,7 +84,7 @@ PRINTS = {
 }
 LOGGERS = {
     ("foreign_text.py", "logging.getLogger(name)"): "the helper",
-    ("app/backstage.py", "logging.getLogger(name)"): "what libraries say is kept for a file",
+    ("app/library_logs.py", "logging.getLogger(name)"): "what libraries say is kept for a file",
     ("app/client_app.py", "logging.getLogger('fedcipher.federation')"): "its handler is set",
     ("federation/server/mean_check.py", "logging.getLogger(name)"): "its level is set",
 }

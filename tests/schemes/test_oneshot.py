@@ -275,7 +275,7 @@ def test_from_identities_to_a_round_with_commands(tmp_path, capsys):
         assert f"the key of {name}" in joined and fingerprint in joined
     for name in ("ada", "bob", "cid"):
         said = run("joined", tmp_path / name / "my.key", *tmp_path.glob("*/*.joined"), capsys=capsys)
-        assert said.startswith("4 of 4 parties have joined") and "nobody encrypts" not in said
+        assert said.startswith("4 of 4 parties have joined") and "no party encrypts" not in said
     run("roster", "--check", out, "--joined", *tmp_path.glob("*/*.joined"), capsys=capsys)
     key = {name: keys.load_client(tmp_path / name / "my.key") for name in ("ada", "bob", "cid", "dot")}
     scheme, server = keys.load_server(out)
@@ -357,7 +357,7 @@ def test_attack_27_who_joins_is_shown_every_party_and_accepts_the_list(tmp_path,
     out, listed = a_roster(cards, tmp_path / "r")
     command = ["join", tmp_path / "dot.identity", out, "--out", tmp_path / "dot.key"]
     said = run(*command, capsys=capsys, status=2)
-    assert "nobody has confirmed" in said and f"--expect {listed.fingerprint}" in said
+    assert "are not confirmed" in said and f"--expect {listed.fingerprint}" in said
     for answer in ("", "y\n", "4\n"):
         monkeypatch.setattr("sys.stdin", Typed(answer))
         assert "not confirmed" in run(*command, capsys=capsys, status=2)
@@ -555,13 +555,13 @@ def test_a_party_encrypts_when_all_members_and_most_clients_have_joined(tmp_path
         encrypts(key)
     check = ["roster", "--check", path, "--joined"]
     assert cli.main([*map(str, [*check, *list(signed.values())[1:]])]) == 1
-    assert "nobody encrypts before these have joined: members site-0" in capsys.readouterr().err
+    assert "no party encrypts before these have joined: members site-0" in capsys.readouterr().err
     add_joined(key, [signed["site-0"]])
     assert encrypts(key)
     # All members, and three of six clients; then four.
     key = made["site-2"][0]
     said = run("joined", key, signed["site-0"], signed["site-1"], capsys=capsys)
-    assert "nobody encrypts before these have joined: 1 more clients" in said
+    assert "no party encrypts before these have joined: 1 more clients" in said
     with pytest.raises(errors.NotJoinedError, match='3 of 6 clients where 4 must, without "site-3", "site-4"'):
         encrypts(key)
     run("joined", key, signed["site-4"], capsys=capsys)

@@ -308,10 +308,10 @@ def test_a_member_forgets_by_command_and_nothing_sealed_to_it_opens(tmp_path, ca
     other = keys.save(shared.keygen(3), shared, tmp_path / "shared") / "client-0.key"
     assert "no committee" in run("forget", *files, other, capsys=capsys, status=2)
     refused = run("forget", files[4], folder / "client-5.key", capsys=capsys, status=2)
-    assert "party 5, which is no member" in refused
+    assert "party 5, which is not a member" in refused
     aggregator.committee.answer(scheme.committee.member(held.client(4)).answer(requests[4]))
     said = run("forget", *files[:4], capsys=capsys)
-    assert said.count("nothing that was sealed to this member so far opens any more") == 4
+    assert said.count("everything sealed to this member so far can no longer be opened") == 4
     for member in range(4):
         with pytest.raises(errors.PrekeyError, match="deleted prekeys"):
             scheme.committee.member(held.client(member)).answer(requests[member])

@@ -1,4 +1,4 @@
-"""A usual JAX ClientApp. The one line that encrypts is marked."""
+"""A typical JAX ClientApp. The one line that encrypts is marked."""
 
 from fedcipher.adapters.flower import client_mod
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict

@@ -1,4 +1,4 @@
-"""A usual ServerApp. The lines that encrypt are marked."""
+"""A typical ServerApp. The lines that encrypt are marked."""
 
 import numpy as np
 from fedcipher.adapters.flower import SecureStrategy
@@ -28,6 +28,6 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """On all test data: the opener lets this server see the mean."""
+    """Evaluate the model on all test data. The server can do so because the opener lets it see the mean."""
     x, y = load_part(0, 1, test=True)
     return MetricRecord({"accuracy": accuracy({name: array.numpy() for name, array in arrays.items()}, x, y)})

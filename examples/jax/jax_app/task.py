@@ -1,4 +1,4 @@
-"""Model and data: nothing here knows about encryption."""
+"""Model and data, independent of encryption."""
 
 from functools import cache
 from itertools import pairwise
@@ -44,7 +44,7 @@ def _stepper(rate):
 
 
 def train(parameters, x, y, epochs, rate=3e-3, batch=16):
-    """The trained parameters, in the order of the given ones, and the last loss."""
+    """Train and return the parameters, in the same order, and the last loss."""
     names = list(parameters)
     optimiser, step = _stepper(rate)
     state, order, loss = optimiser.init(parameters), np.random.default_rng(0), jnp.zeros(())

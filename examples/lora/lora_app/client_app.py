@@ -1,4 +1,4 @@
-"""Clients that fine-tune adapters; the base stays where it is. The one line that encrypts is marked."""
+"""Clients that fine-tune adapters and never send the base model. The one line that encrypts is marked."""
 
 import numpy as np
 from fedcipher.adapters.flower import client_mod

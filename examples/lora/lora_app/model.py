@@ -1,7 +1,7 @@
 """A small GPT over bytes with LoRA adapters on its query and value projections, in plain JAX.
 
-The base is frozen; an adapter adds ``x @ down @ up`` to a projection (Hu et al. 2022, LoRA). ``up`` begins as zeros,
-so that the first global model is the base itself.
+The base is frozen. An adapter adds ``x @ down @ up`` to a projection (Hu et al. 2022, LoRA). ``up`` begins as zeros, so
+the first global model equals the base.
 """
 
 from functools import cache
@@ -31,7 +31,7 @@ def make_base(seed=0):
 
 
 def make_adapters(seed=0):
-    """What travels: two thin matrices for each adapted projection."""
+    """The parameters that are sent: two thin matrices for each adapted projection."""
     random = np.random.default_rng(seed)
     made = {}
     for k in range(LAYERS):
@@ -46,7 +46,7 @@ def _norm(x):
 
 
 def logits(base, adapters, tokens):
-    """Of the next byte at each place; ``tokens`` of shape (batch, length)."""
+    """Logits of the next byte, of shape (batch, length, 256), for ``tokens`` of shape (batch, length)."""
     length = tokens.shape[1]
     x = base["embed"][tokens] + base["place"][:length]
     visible = jnp.tril(jnp.ones((length, length), bool))
@@ -68,7 +68,7 @@ def logits(base, adapters, tokens):
 
 
 def loss(base, adapters, tokens):
-    """Mean cross-entropy in nats a byte."""
+    """Mean cross-entropy in nats per byte."""
     found = logits(base, adapters, tokens[:, :-1])
     return optax.softmax_cross_entropy_with_integer_labels(found, tokens[:, 1:]).mean()
 
@@ -93,7 +93,7 @@ def _stepper(rate, adapting):
 
 
 def train(trained, fixed, text, *, steps, rate, seed, batch=BATCH):
-    """Train adapters on a fixed base, or with ``fixed=None`` the base itself; they and the mean loss."""
+    """Train adapters on the base ``fixed`` or, with ``fixed=None``, the base. Returns them and the mean loss."""
     optimiser, step = _stepper(rate, fixed is not None)
     names, state, losses = list(trained), optimiser.init(trained), []
     random = np.random.default_rng(seed)
@@ -104,6 +104,6 @@ def train(trained, fixed, text, *, steps, rate, seed, batch=BATCH):
 
 
 def batches(text, random, batch):
-    """Random pieces of ``text``, an array of bytes."""
+    """Random pieces of ``text``, an array of bytes; int32 of shape (batch, CONTEXT + 1)."""
     starts = random.integers(0, len(text) - CONTEXT - 1, batch)
     return np.stack([text[at : at + CONTEXT + 1] for at in starts]).astype(np.int32)

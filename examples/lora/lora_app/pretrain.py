@@ -1,4 +1,4 @@
-"""Train the base model on a text that everybody has: ``python -m lora_app.pretrain --out base.npz``."""
+"""Train the base model on Python's documentation: ``python -m lora_app.pretrain --out base.npz``."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Model and data: nothing here knows about encryption."""
+"""Model and data, independent of encryption."""
 
 import pydoc_data.topics
 from functools import cache
@@ -12,7 +12,7 @@ CONTEXT = 64
 
 
 def make_model():
-    """A small GPT-2 over bytes, the same everywhere, with adapters on its attention."""
+    """A small GPT-2 over bytes with adapters on its attention, with the same base on every machine."""
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=256, n_positions=CONTEXT, n_embd=64, n_layer=2, n_head=4)
     adapters = LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
@@ -20,7 +20,7 @@ def make_model():
 
 
 def adapters_of(model):
-    """What travels: the adapters and nothing of the base."""
+    """The parameters that are sent: the adapters, without the base."""
     return {name: values.detach().clone() for name, values in get_peft_model_state_dict(model).items()}
 
 
@@ -30,14 +30,14 @@ def set_adapters(model, state):
 
 @cache
 def text_of(path):
-    """The file's bytes; without a path Python's own documentation."""
+    """The file's bytes or, without a path, Python's own documentation."""
     topics = pydoc_data.topics.topics
     raw = Path(path).read_bytes() if path else "\n".join(topics[name] for name in sorted(topics)).encode()
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8).long()
 
 
 def load_part(path, part, parts, test=False):
-    """This client's piece of the first nine tenths of the text, or the last tenth, which nobody trains on."""
+    """This client's part of the first nine tenths of the text or, for tests, the last tenth."""
     text = text_of(path)
     cut = len(text) * 9 // 10
     return text[cut:] if test else text[cut * part // parts : cut * (part + 1) // parts]

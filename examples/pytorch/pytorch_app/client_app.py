@@ -1,4 +1,4 @@
-"""A usual PyTorch ClientApp on digits. The one line that encrypts is marked."""
+"""A typical PyTorch ClientApp on digits. The one line that encrypts is marked."""
 
 import torch
 from fedcipher.adapters.flower import client_mod

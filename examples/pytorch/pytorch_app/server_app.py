@@ -1,4 +1,4 @@
-"""A usual ServerApp, and the one call that encrypts."""
+"""A typical ServerApp. The one call that encrypts is marked."""
 
 from fedcipher.adapters.flower import SecureStrategy
 from flwr.app import ArrayRecord, Context
@@ -13,7 +13,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg()
-    # Added; the model ends encrypted in this folder, for `fedcipher open`, and so do the sums of what clients answer.
+    # Added. The folder gets the encrypted model, for `fedcipher open`, and the encrypted sums of the clients' answers.
     strategy = SecureStrategy(
         strategy,
         keys=context.run_config["fedcipher-keys"],

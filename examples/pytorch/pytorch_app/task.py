@@ -1,4 +1,4 @@
-"""Model and data: nothing here knows about encryption."""
+"""Model and data, independent of encryption."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -6,7 +6,7 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """A small CNN with batch norm: its counters are integers and travel like everything else."""
+    """A small CNN with batch norm, whose integer counters are sent like all other arrays."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A usual scikit-learn ClientApp. The one line that encrypts is marked."""
+"""A typical scikit-learn ClientApp. The one line that encrypts is marked."""
 
 from fedcipher.adapters.flower import client_mod
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict

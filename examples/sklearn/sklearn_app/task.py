@@ -1,4 +1,4 @@
-"""Model and data: nothing here knows about encryption."""
+"""Model and data, independent of encryption."""
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer
@@ -7,7 +7,7 @@ from sklearn.preprocessing import StandardScaler
 
 
 def make_model(seed=0):
-    """A logistic regression with parameters, which scikit-learn otherwise makes in its first `fit`."""
+    """A logistic regression with initial parameters, which scikit-learn would make only in its first `fit`."""
     model = SGDClassifier(loss="log_loss", learning_rate="constant", eta0=0.01, random_state=seed)
     model.classes_ = np.array([0, 1])
     set_parameters(model, {"coef": np.zeros((1, 30)), "intercept": np.zeros(1)})
@@ -19,7 +19,7 @@ def parameters(model):
 
 
 def set_parameters(model, values):
-    # `partial_fit` writes into these.
+    # Copies, because `partial_fit` writes into these arrays.
     model.coef_, model.intercept_ = np.array(values["coef"]), np.array(values["intercept"])
 
 

@@ -1,4 +1,4 @@
-"""A usual TensorFlow ClientApp. The one line that encrypts is marked."""
+"""A typical TensorFlow ClientApp. The one line that encrypts is marked."""
 
 from fedcipher.adapters.flower import client_mod
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict

@@ -1,4 +1,4 @@
-"""A usual ServerApp. The lines that encrypt are marked."""
+"""A typical ServerApp. The lines that encrypt are marked."""
 
 import numpy as np
 from fedcipher.adapters.flower import SecureStrategy

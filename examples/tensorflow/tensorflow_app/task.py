@@ -1,4 +1,4 @@
-"""Model and data: nothing here knows about encryption."""
+"""Model and data, independent of encryption."""
 
 import os
 

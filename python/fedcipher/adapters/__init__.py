@@ -1,1 +1,1 @@
-"""Federated-learning frameworks that carry a federation's messages, one package each."""
+"""Adapters that send a federation's messages through a federated-learning framework, one package per framework."""

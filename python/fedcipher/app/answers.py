@@ -1,5 +1,5 @@
 # pyright: basic
-"""What the app's clients answer beside their updates, and what is made of all their answers together."""
+"""The answers that the app's clients send beside their updates, and the metrics computed from all answers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from fedcipher.app.settings import Settings
     from fedcipher.data import Dataset
 
-__all__ = ["COUNTS", "are_ours", "evaluate_answers", "evaluated", "pool_evaluations", "train_answers"]
+__all__ = ["COUNTS", "evaluate_answers", "evaluated", "has_app_answers", "pool_evaluations", "train_answers"]
 
 COUNTS = ("hits", "true", "guessed")
-"""Of each class: test examples that were recognised, that there are, and that were taken for it."""
+"""Counts of test examples for each class: recognised correctly, belonging to the class, predicted as the class."""
 
 
 def train_answers(settings: Settings) -> list[Answer]:
-    """Of a training: the last pass's loss and, where it may stop early, how many passes it took."""
+    """Answers to a training: the last pass's loss and, if training may stop early, the number of passes."""
     return [Answer("loss"), *([Answer("passes")] if settings.validation_share else [])]
 
 
 def evaluate_answers(settings: Settings, data: Dataset) -> list[Answer]:
-    """Of an evaluation: the loss, and counts of each class."""
+    """Answers to an evaluation: the loss, and the `COUNTS` of each class."""
     examples = data.train_y.size if settings.test_share else data.test_y.size
     return [Answer("loss"), *(Answer(name, data.classes, 1.0, float(examples), "sum") for name in COUNTS)]
 
 
 def evaluated(settings: Settings, model: Sequence[NDArray[Any]]) -> dict[str, float]:
-    """What all clients together would answer for ``model``, for a simulation, which has their test examples."""
+    """The metrics of ``model`` on the test examples of all clients together; only a simulation has these examples."""
     from fedcipher.app.examples import test_examples
     from fedcipher.data import load
     from fedcipher.models import Learner
@@ -52,8 +52,8 @@ def evaluated(settings: Settings, model: Sequence[NDArray[Any]]) -> dict[str, fl
     return {name: cast(float, value) for name, value in made.items()}
 
 
-def are_ours(charter: Charter) -> bool:
-    """Whether a run's evaluations are of this app, so that `pool_evaluations` fits them."""
+def has_app_answers(charter: Charter) -> bool:
+    """Whether a run's evaluations come from this app, so that `pool_evaluations` can pool them."""
     named = {answer.name: answer.how for answer in charter.answers["evaluate"]}
     return named == {"loss": "mean", **dict.fromkeys(COUNTS, "sum")}
 

@@ -22,7 +22,7 @@ __all__ = ["app", "make_client_app"]
 
 
 def make_client_app(settings: Settings | None = None, mods: Sequence[Mod] = (client_mod,)) -> ClientApp:
-    """A ClientApp for ``settings``, or for the run config it is started with; without mods it encrypts nothing."""
+    """Make a ClientApp for ``settings`` or, without them, for the run config. Without ``mods`` nothing is encrypted."""
     made = ClientApp(mods=list(mods))
 
     def setup(context: Context) -> tuple[Settings, Learner, int]:
@@ -38,7 +38,7 @@ def make_client_app(settings: Settings | None = None, mods: Sequence[Mod] = (cli
 
     @made.lifespan()
     def show_log(context: Context) -> Iterator[None]:
-        # Flower shows its own log only: without this an operator finds no cause of a refusal.
+        # Flower shows its own log only. An operator needs Fedcipher's log to find the cause of a refusal.
         log = logging.getLogger("fedcipher.federation")
         if settings is None and not log.handlers:
             log.addHandler(logging.StreamHandler())
@@ -50,7 +50,7 @@ def make_client_app(settings: Settings | None = None, mods: Sequence[Mod] = (cli
         chosen, learner, client = setup(context)
         data = load(chosen.dataset, chosen.data_dir or None)
         own = examples(chosen, data.train_y, client)
-        kept = own.validation
+        validation = own.validation
         record = message.content.array_records["arrays"]
         round_number = int(cast(int, message.content.config_records["config"]["server-round"]))
         parameters, loss = learner.fit(
@@ -60,12 +60,12 @@ def make_client_app(settings: Settings | None = None, mods: Sequence[Mod] = (cli
             epochs=chosen.epochs,
             seed=hash((chosen.seed, round_number, client)) & 0xFFFF_FFFF,
             learning_rate=chosen.rate(round_number),
-            held_out=(data.train_x[kept], data.train_y[kept]) if len(kept) else None,
+            held_out=(data.train_x[validation], data.train_y[validation]) if len(validation) else None,
             patience=chosen.patience,
         )
         arrays = ArrayRecord({n: Array(p) for n, p in zip(learner.names, parameters, strict=True)})
         metrics = MetricRecord({"num-examples": len(own.train), "loss": loss})
-        if len(kept):
+        if len(validation):
             metrics["passes"] = learner.passes
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
@@ -76,7 +76,7 @@ def make_client_app(settings: Settings | None = None, mods: Sequence[Mod] = (cli
         x, y = test_examples(chosen, data, client)
         record = message.content.array_records["arrays"]
         result = learner.evaluate(record.to_numpy_ndarrays(), x, y)
-        # Of each class; the confusions themselves would be classes squared.
+        # Three counts for each class. The confusion matrix itself has classes squared values.
         counts = {
             "hits": np.diag(result.confusion).tolist(),
             "true": result.confusion.sum(1).tolist(),

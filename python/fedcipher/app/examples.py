@@ -1,5 +1,5 @@
 # pyright: basic
-"""Which examples a client trains on, stops by and evaluates on."""
+"""The examples that a client uses for training, for early stopping and for evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedcipher.errors import ParameterError
 
 __all__ = ["Examples", "examples", "sizes", "test_examples"]
 
-_LEAST = 1
+_MIN_EXAMPLES = 1
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def _parts(settings: Settings, labels: NDArray[np.int32]) -> list[NDArray[np.int
 def _cut(settings: Settings, own: NDArray[np.int64], client: int) -> Examples:
     if not (settings.test_share or settings.validation_share):
         return Examples(own, own[:0], own[:0])
-    # Drawn anew for each client, and the same in every round.
+    # The draw differs between clients and is the same in every round.
     order = np.random.default_rng((settings.seed, client)).permutation(own)
     test, rest = np.split(order, [round(settings.test_share * len(order))])
     validation, train = np.split(rest, [round(settings.validation_share * len(rest))])
     for share, part in ((settings.test_share, test), (settings.validation_share, validation), (1.0, train)):
-        if share and len(part) < _LEAST:
+        if share and len(part) < _MIN_EXAMPLES:
             raise ParameterError(
                 f"client {client} has {len(own)} examples, too few for test_share={settings.test_share} and "
                 f"validation_share={settings.validation_share}: take fewer clients or other shares"
@@ -47,17 +47,21 @@ def _cut(settings: Settings, own: NDArray[np.int64], client: int) -> Examples:
 
 
 def examples(settings: Settings, labels: NDArray[np.int32], client: int) -> Examples:
-    """A client's. Raises `ParameterError` where it has too few for the shares that are asked for."""
+    """The examples of a client. Raises `ParameterError` if the client has too few for the shares in ``settings``."""
     return _cut(settings, _parts(settings, labels)[client], client)
 
 
 def sizes(settings: Settings, labels: NDArray[np.int32]) -> list[int]:
-    """How many examples each client trains on. Raises as `examples`."""
+    """The number of training examples of each client. Raises `ParameterError` like `examples`."""
     return [len(_cut(settings, own, k).train) for k, own in enumerate(_parts(settings, labels))]
 
 
 def test_examples(settings: Settings, data: Dataset, client: int) -> tuple[NDArray, NDArray[np.int32]]:
-    """What a client evaluates on: of its own examples, or its part of the data set's test examples."""
+    """Inputs and labels that a client evaluates on.
+
+    With a ``test_share`` they are a share of the client's own examples, otherwise its part of the data set's test
+    examples.
+    """
     if settings.test_share:
         own = examples(settings, data.train_y, client).test
         return data.train_x[own], data.train_y[own]

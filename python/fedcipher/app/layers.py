@@ -1,4 +1,4 @@
-"""Bits or a clip range for each layer of a model, as `--bits conv1=8,fc=12,10` says them."""
+"""Bits or a clip range for each layer of a model, from options such as `--bits conv1=8,fc=12,10`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ __all__ = ["LayerBits", "LayerClips", "bits_option", "clip_option", "one_bits_op
 _V = TypeVar("_V", int, float)
 
 _BITS = whole(MIN_BITS, MAX_BITS)
-# What people call a layer, and what Flax does; its numbers begin at 0.
+# Usual names of layers, and Flax's names. Flax counts from 0, the usual names from 1.
 _KINDS = {"conv": "Conv", "fc": "Dense", "dense": "Dense", "bn": "BatchNorm", "embed": "Embed", "gru": "GRUCell"}
 
 
 @dataclass(frozen=True)
 class _ByLayer(Generic[_V]):
-    """Layers by name and a number of each, and that of all others, where it is given."""
+    """A number for each named layer, and optionally one for all other layers."""
 
     layers: tuple[tuple[str, _V], ...]
     rest: _V | None = None
 
     def _of(self, names: Sequence[str], option: str) -> list[_V | None]:
-        """The number of each tensor.
+        """The number of each tensor; None for a tensor without one.
 
-        A numbered layer (``conv1``) goes before its kind (``conv``). Raises `ParameterError` for a layer that the
-        model lacks.
+        The number of a numbered layer (``conv1``) overrides the number of its kind (``conv``). Raises
+        `ParameterError` for a layer that the model lacks.
         """
         found: list[_V | None] = [self.rest] * len(names)
         for layer, value in sorted(self.layers, key=lambda given: given[0][-1:].isdigit()):
@@ -49,41 +49,48 @@ class _ByLayer(Generic[_V]):
 
 
 class LayerBits(_ByLayer[int]):
-    """Bits of a value."""
+    """Bits per value, by layer."""
 
     def of(self, names: Sequence[str], rest: int) -> list[int]:
-        """Of each tensor, ``rest`` where neither its layer nor the others' bits are given. Raises `ParameterError`."""
+        """Bits of each tensor; ``rest`` where neither its layer nor a number for all others is given.
+
+        Raises `ParameterError` for a layer that the model lacks.
+        """
         return [rest if bits is None else bits for bits in self._of(names, "--bits")]
 
 
 class LayerClips(_ByLayer[float]):
-    """Ranges that values are cut to."""
+    """Ranges that values are clipped to, by layer."""
 
     def of(self, names: Sequence[str]) -> list[float]:
-        """Of each tensor. Raises `ParameterError`, also for a tensor that none is given for: a range is no default."""
+        """The clip range of each tensor.
+
+        Raises `ParameterError` for a layer that the model lacks, and for a tensor without a range: ranges have no
+        default.
+        """
         found = self._of(names, "--clip")
         left = [name for name, clip in zip(names, found, strict=True) if clip is None]
         if left:
             raise ParameterError(
-                f"--clip gives no range for {', '.join(_layers(left) or left)}: name them, or end with a range of all "
-                "others, as conv1=2,5"
+                f"--clip gives no range for {', '.join(_layers(left) or left)}: name these layers, or end with a range "
+                "for all others, such as conv1=2,5"
             )
         return [clip for clip in found if clip is not None]
 
 
 def one_bits_option(text: str) -> int | Literal["auto"]:
-    """An argparse type: a number of bits, or ``auto``."""
+    """Parse a number of bits or ``auto``, as an argparse type."""
     return "auto" if text == "auto" else _BITS(text)
 
 
 def bits_option(text: str) -> int | Literal["auto"] | LayerBits:
-    """The same, or ``LAYER=BITS`` with commas and a number for the rest."""
-    return LayerBits(*_parsed(text, _BITS, "BITS, as conv1=8")) if "=" in text else one_bits_option(text)
+    """Parse like `one_bits_option`, or a comma list of ``LAYER=BITS`` with a number for all others."""
+    return LayerBits(*_parsed(text, _BITS, "BITS such as conv1=8")) if "=" in text else one_bits_option(text)
 
 
 def clip_option(text: str) -> str | LayerClips:
-    """An argparse type: ``auto``, ``aciq`` or a number as they are, or ``LAYER=RANGE`` as `bits_option`."""
-    return LayerClips(*_parsed(text, _clip, "RANGE, as conv1=2.5")) if "=" in text else text
+    """Return ``auto``, ``aciq`` or a number unchanged; parse a comma list of ``LAYER=RANGE`` like `bits_option`."""
+    return LayerClips(*_parsed(text, _clip, "RANGE such as conv1=2.5")) if "=" in text else text
 
 
 def _clip(text: str) -> float:
@@ -92,7 +99,7 @@ def _clip(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return value
 
 
@@ -106,7 +113,7 @@ def _parsed(text: str, value: Callable[[str], _V], named: str) -> tuple[tuple[tu
         elif equals and name.isidentifier() and name not in dict(layers):
             layers.append((name, value(given)))
         else:
-            raise argparse.ArgumentTypeError(f"{part!r} in {text!r} is no LAYER={named}, or is there twice")
+            raise argparse.ArgumentTypeError(f"{part!r} in {text!r} is not LAYER={named}, or occurs twice")
     return tuple(layers), rest
 
 
@@ -124,7 +131,7 @@ def _belongs(tensor: str, layer: str) -> bool:
 
 
 def _layers(names: Sequence[str]) -> list[str]:
-    """As one would name them."""
+    """The usual names of the layers of these tensors."""
     short = {kind: name for name, kind in reversed(_KINDS.items())}
     found: dict[str, None] = {}
     for part in (part for name in names for part in name.split("/")):
@@ -145,13 +152,14 @@ print(json.dumps(Learner(model, data.classes, data.train_x[0]).names))
 
 
 def tensor_names(dataset: str, data_dir: str, model: str) -> list[str]:
-    """Of a model's tensors, in the order of an update.
+    """The names of a model's tensors, in the order of an update. Raises `ParameterError`.
 
-    By a process of its own: JAX's threads must not be here when Ray forks (`fedcipher.app.simulate`).
+    A subprocess loads the model, because JAX's threads must not run in this process when Ray forks
+    (`fedcipher.app.simulate`).
     """
     asked = json.dumps([dataset, data_dir, model])
     done = subprocess.run([sys.executable, "-c", _NAMES, asked], capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "Error" in line] or ["no word of why"]
-        raise ParameterError(f"the layers of {model} on {dataset} cannot be found out: {lines[-1]}")
+        lines = [line for line in done.stderr.splitlines() if "Error" in line] or ["no error was printed"]
+        raise ParameterError(f"the layers of {model} on {dataset} cannot be listed: {lines[-1]}")
     return list(json.loads(done.stdout.splitlines()[-1]))

@@ -1,4 +1,4 @@
-"""How many simulated clients fit into memory at once: known before Ray starts, not when it kills them."""
+"""Computes how many simulated clients fit into memory at once, before Ray starts and would kill some of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def resident() -> int:
-    """Bytes of memory that this process has; 0 where the system does not say."""
+    """Bytes of memory that this process has; 0 if the system does not tell."""
     try:
         pages = int((_PROC / "self" / "statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -23,7 +23,7 @@ def resident() -> int:
 
 
 def available(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
-    """Bytes that processes started now can have: of the machine, or of the group that holds us; 0 where unknown."""
+    """Bytes free for new processes, in the machine or in this process's control group; 0 if unknown."""
     found: list[int] = []
     try:
         for line in (proc / "meminfo").read_text(encoding="ascii").splitlines():
@@ -38,9 +38,9 @@ def available(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int:
         try:
             limit, now = (int((cgroup / name).read_text(encoding="ascii")) for name in (most, used))
         except (OSError, ValueError):
-            # "max": no limit.
+            # "max" means no limit.
             continue
-        # What is cached of files counts as used, and is given back.
+        # Cached files count as used memory, but the kernel frees them on demand.
         found.append(max(1, limit - now + _inactive(cgroup / cached)))
     return min(found, default=0)
 
@@ -54,10 +54,11 @@ def _inactive(path: Path) -> int:
 
 
 def at_once(cores: int, clients: int, each: int, free: int) -> tuple[int, str]:
-    """How many clients to simulate at a time, and what to say where that is fewer than the cores would do.
+    """The number of clients to simulate at a time, and a warning if memory allows fewer clients than cores.
 
-    ``each`` is what a client's process needs at least: what this one has once it has loaded what a client loads, the
-    scheme's tables included. As much is kept for the server's own work. Where either is 0 nothing is known.
+    ``each``: bytes that a client's process needs at least. The caller measures its own process after it has loaded
+    what a client loads, with the scheme's tables. The same amount is reserved for the server's work.
+    ``free``: bytes of free memory. If ``each`` or ``free`` is 0, memory sets no limit.
     """
     wanted = min(cores, clients)
     if not each or not free:
@@ -68,5 +69,5 @@ def at_once(cores: int, clients: int, each: int, free: int) -> tuple[int, str]:
     said = f"memory: a client needs {size(each)} or more and {size(free)} are free, so {max(1, fit)} of {wanted} "
     said += "clients at a time are simulated"
     if fit < 1:
-        said += ", and even that may be too much: end other programs, or choose a scheme or data set of less memory"
+        said += ", and even that may be too much: end other programs, or choose a scheme or data set with less memory"
     return max(1, fit), said

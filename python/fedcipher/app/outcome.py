@@ -1,4 +1,4 @@
-"""Whether a training run was one: a round in which nobody succeeded, or whose figures are no numbers, is a failure."""
+"""Decides whether a training run failed: no client succeeded in a round, or its figures are not finite numbers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from fedcipher.federation.server.outcome import Outcome
 
 __all__ = ["failure"]
 
-_KEPT = 0.5
-"""As `SecureStrategy(least_kept=...)`; in any round."""
+_MIN_KEPT = 0.5
+"""The same limit as `SecureStrategy(least_kept=...)`, for every round."""
 
 
 def failure(rounds: Sequence[RoundResult]) -> str:
-    """What went wrong first, with the first cause that is known of it; empty where nothing did."""
+    """The first failure of a run with its first known cause, in one sentence; empty for a run without a failure."""
     for result in rounds:
         why = _failure(result)
         if why:
             return f"round {result.round}: {why}"
     outcome = Outcome.of_ends(rounds)
     if outcome.lost:
-        return outcome.text("" if outcome.done else "the model is as it was")
+        return outcome.text("" if outcome.done else "the model is unchanged")
     return ""
 
 
@@ -30,14 +30,14 @@ def _failure(result: RoundResult) -> str:
     if not result.clients:
         return f"no client succeeded; first cause: {_cause(result)}"
     wrong = [f"{name} is {value}" for name, value in result.metrics.items() if not math.isfinite(value)]
-    # What is no number is counted by its client, and sent as a zero.
+    # A client counts its values that are not numbers, and sends zeros in their place.
     if result.saturated:
-        wrong.append(f"{result.saturated:.0f} values of a client's update are no finite numbers")
-    if result.kept is not None and result.kept < _KEPT:
+        wrong.append(f"{result.saturated:.0f} values of a client's update are not finite numbers")
+    if result.kept is not None and result.kept < _MIN_KEPT:
         return f"{100 * result.kept:.0f}% of the clients' updates are kept: more --bits, or leave out --clip"
     if wrong:
         return f"{', '.join(wrong)}: the model or its training has left the numbers; a smaller --learning-rate may help"
-    # Training reports its loss; accuracy comes of evaluation alone, in rounds that have a model to evaluate.
+    # Training reports a loss. Only evaluation reports accuracy, in rounds that have a model to evaluate.
     if not result.unfinished and not result.not_opened and "accuracy" not in result.metrics:
         return f"no client evaluated the model; first cause: {_cause(result)}"
     return ""

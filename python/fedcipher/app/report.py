@@ -1,5 +1,5 @@
 # pyright: basic
-"""What a training run measured: tables, JSON, and with `fedcipher.app.report_page` a page."""
+"""The measurements of a training run as tables, as JSON and, with `fedcipher.app.report_page`, as a page."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ from fedcipher.schemes import Scheme, from_spec, scheme_class
 __all__ = ["PHASES", "Report", "RoundResult"]
 
 PHASES = ("train", "offline", "encode", "encrypt", "decrypt")
-"""What a client's seconds are counted under; ``offline`` is what needs no data and runs while the client trains."""
+"""The phases that a client's seconds are counted under.
+
+``offline`` is work that needs no data and runs while the client trains.
+"""
 _METRICS = ("accuracy", "loss", "precision", "recall", "f1")
-# Noise over clip: at 3 a model of docs/explanation/dp.md still learns, at 23 hardly.
-_DROWNED = 5
+# The norm of the noise over the clipping norm: at 3 a model of docs/explanation/dp.md still learns, at 23 hardly.
+_MAX_NOISE_RATIO = 5
 _CYCLES = {
     "prepare_cycles": "preparation",
     "encrypt_cycles": "encryption",
     "decrypt_cycles": "decryption",
     "key_cycles": "keys",
 }
-_APART = {
+_SECONDS = {
     "link_seconds": "accelerator's link (modelled)",
     "host_seconds": "host beside the accelerator",
     "wait_seconds": "simulating the accelerator",
@@ -50,16 +53,16 @@ _COUNTED = {
     "wait_seconds": "simulating",
     "fallbacks": "done by the core",
 }
-"""What an accelerator's engine counts, and what tables call it."""
-# What our app counts beside.
-_NO_RESULT = ("num-examples", "training num-examples")
-# Said in the threat line on their own, or of no weight for what a scheme withstands.
-_SHAPE = ("clients", "max_weight", "min_contributions")
+"""The figures that an accelerator's engine counts, and their names in tables."""
+# Counts among the app's metrics, which are not results.
+_NOT_RESULTS = ("num-examples", "training num-examples")
+# Parameters that the threat line states in a sentence of its own, or that do not matter for security.
+_NOT_IN_THREAT = ("clients", "max_weight", "min_contributions")
 
 
 @dataclass
 class RoundResult:
-    """One round: metrics, mean seconds by phase and mean bytes per client. What is not known is left out or None."""
+    """One round: metrics, mean seconds by phase and mean bytes per client. Unknown figures are left out or None."""
 
     round: int
     clients: int
@@ -71,25 +74,25 @@ class RoundResult:
     download_bytes: float
     evaluation_download_bytes: float
     clipped: float | None
-    """Values of an update that were cut to their range."""
+    """How many values of an update were clipped, as a mean over clients."""
     elements: float
     wall_seconds: float
     unfinished: str | None = None
-    """Why the round has no aggregate."""
+    """Why the round has no aggregate; None if it has one."""
     saturated: float | None = None
-    """Values of an update that were no finite numbers."""
+    """How many values of an update were not finite numbers."""
     kept: float | None = None
-    """Share of the updates that coding kept."""
+    """The share of the updates that coding preserved, 0 to 1."""
     model: str = ""
-    """SHA-256 of the model that it ended with, where it was opened."""
+    """SHA-256 of the model after the round, if it was opened."""
     not_opened: str = ""
-    """Why its metrics could not be opened with a key that there is."""
+    """Why a key could not open the metrics; empty if they were opened, or if there is no key."""
     accelerator: dict[str, float] = field(default_factory=dict)
-    """What the engine's accelerators have done in it, for all clients (`fedcipher.engine.accelerator.usage`)."""
+    """The work of the engine's accelerators for all clients (`fedcipher.engine.accelerator.usage`)."""
 
     @classmethod
     def of(cls, record: RoundRecord, *, model: str = "", not_opened: str = "") -> RoundResult:
-        """Averages a server's record over the clients that took part."""
+        """Average a server's record over the clients that took part."""
         mean = record.mean
         known = {*record.counted, *(phase for client in record.clients for phase in client.phases)}
         spent = {phase: mean(f"{phase}_seconds") for phase in PHASES if f"{phase}_seconds" in known}
@@ -119,13 +122,13 @@ class RoundResult:
 
     @property
     def clipped_share(self) -> float | None:
-        """The part of the values that clipping changed, 0 to 1."""
+        """The share of the values that clipping changed, 0 to 1."""
         return None if self.clipped is None else self.clipped / max(1.0, self.elements)
 
 
 @dataclass
 class Report:
-    """All rounds of one run, and what they were run with."""
+    """All rounds of one run, with the settings, scheme and machine that they were run with."""
 
     command: str
     settings: dict[str, Any]
@@ -135,15 +138,15 @@ class Report:
     derived: dict[str, str]
     machine: dict[str, str]
     link_mbit: float
-    """0 where nothing is to be computed of a link."""
+    """Rate of the link that transfer times are computed for; 0 to compute none."""
     engine: bool = False
     lanes: int = 0
-    """Of the simulated accelerator that the engine works on; 0 where there is none."""
+    """Lanes of the engine's simulated accelerator; 0 without one."""
     privacy: str = ""
-    """With noise: what it promises."""
+    """The guarantee of differential privacy; empty without noise."""
     rounds: list[RoundResult] = field(default_factory=list)
     beside: Report | None = None
-    """The same run under another scheme, to compare with."""
+    """The same run under another scheme, for comparison."""
 
     @classmethod
     def begin(
@@ -156,7 +159,7 @@ class Report:
         engine: bool = False,
         accelerator: Accelerator | None = None,
     ) -> Report:
-        """An empty report that knows its circumstances."""
+        """A report without rounds, with the run's settings, scheme and machine."""
         kept = {k: v for k, v in settings.items() if k not in ("keys", "data_dir", "out")}
         return cls(
             command=command,
@@ -174,13 +177,13 @@ class Report:
 
     @classmethod
     def load(cls, path: Path) -> Report:
-        """The report in a ``report.json``, to draw its page again. Raises `ReportError`."""
+        """Read the report in a ``report.json``. Raises `ReportError`."""
         try:
             return cls._from_dict(read_json(path, MAX_REPORT, follow=True))
         except OSError as error:
             raise ReportError(f"cannot read {refusal(error, path)}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ReportError(f"{path} is no report.json of this version; run the training again") from error
+            raise ReportError(f"{path} is not a report.json of this version; run the training again") from error
 
     @classmethod
     def _from_dict(cls, data: dict[str, Any]) -> Report:
@@ -190,14 +193,14 @@ class Report:
         return cls(**kept, rounds=rounds, beside=cls._from_dict(beside) if beside else None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON, with the totals that follow from them."""
+        """The report as plain values for JSON, with the totals computed from them."""
         beside = self.beside.to_dict() if self.beside else None
         derived = {"threat": self.threat, "noise": self.noise, "totals": self.totals()}
         return {**asdict(self), "beside": beside, **derived}
 
     @property
     def title(self) -> str:
-        """Scheme and data set, or run."""
+        """The scheme, and the data set or the name of the run."""
         return f"{self.scheme} on {self.settings.get('dataset') or self.settings['run']}"
 
     @property
@@ -207,47 +210,47 @@ class Report:
 
     @property
     def asked(self) -> int:
-        """Rounds that the run is asked for; 0 where that is not known."""
+        """The number of rounds that the run was asked for; 0 if unknown."""
         return self.settings.get("rounds", 0)
 
     @property
     def bits(self) -> str:
-        """Of a coded value. A number for each tensor is as good as its range to a reader."""
+        """The bits of a coded value: one number, or the range over all tensors."""
         bits = self.codec["bits"]
         return f"{bits} bits a value" if isinstance(bits, int) else f"{min(bits)} to {max(bits)} bits a value"
 
     @property
     def threat(self) -> str:
-        """Scheme, parameters, what it withstands and what not, and the least contributors of a sum."""
+        """One line: scheme, parameters, which attacks it withstands, what breaks it, minimum contributors of a sum."""
         info = scheme_class(self.scheme).info
-        params = [f"{k}={v}" for k, v in self.scheme_params.items() if k not in _SHAPE and v is not None]
+        params = [f"{k}={v}" for k, v in self.scheme_params.items() if k not in _NOT_IN_THREAT and v is not None]
         params += [self.bits]
         least = self.scheme_params.get("min_contributions")
         sums = f" A sum is opened only with at least {least} contributors." if least else ""
-        keys = " Keys are in an engine, a process of their own." if self.engine else ""
+        keys = " Keys are in an engine, a separate process." if self.engine else ""
         named = f"{self.scheme} ({', '.join(params)})"
         return f"{named} withstands: {info.withstands}. Broken by: {info.broken_by}.{sums}{keys}"
 
     @property
     def noise(self) -> str:
-        """How much noise there is in a mean; empty without privacy, and before there was a round."""
-        told = self.codec.get("privacy")
+        """A sentence on the noise in a mean; empty without privacy, and before the first round."""
+        given = self.codec.get("privacy")
         sizes = [(int(r.elements), r.clients) for r in self.rounds if r.elements and r.clients]
-        if not told or not sizes:
+        if not given or not sizes:
             return ""
         made = from_spec({"scheme": self.scheme, "params": self.scheme_params, "codec": self.codec})
-        privacy, (elements, clients) = Privacy(**told), sizes[0]
+        privacy, (elements, clients) = Privacy(**given), sizes[0]
         chosen = grid(privacy, made.codec.bit_widths[0], elements, made.noise_shares)
         ratio = chosen.noise_norm(elements, clients) / privacy.clip
         said = f"The noise in the mean of {clients} clients is expected to have {ratio:.2g} times the norm that updates"
         said += f" are clipped to ({privacy.clip:g})."
-        if ratio > _DROWNED:
-            said += " WARNING: no mean of updates has as much, and so much noise drowns most of what there is to learn."
-            said += " What helps: more clients, a larger epsilon, fewer rounds, a smaller model."
+        if ratio > _MAX_NOISE_RATIO:
+            said += " WARNING: this is more than the norm of any mean of updates, and it hides most of the training"
+            said += " signal. More clients, a larger epsilon, fewer rounds or a smaller model help."
         return said
 
     def spent(self) -> dict[str, float]:
-        """Mean seconds of each phase that is known, of a client and of the server."""
+        """Mean seconds of each known phase, of a client and of the server."""
         out: dict[str, float] = {}
         for name in [*PHASES, "aggregate"]:
             spent = [r.seconds[name] for r in self.rounds if name in r.seconds]
@@ -256,12 +259,12 @@ class Report:
         return out
 
     def totals(self) -> dict[str, float]:
-        """Means over rounds of the per-client figures, as far as they are known; the final round's metrics."""
+        """Means over rounds of the known figures per client, and the last round's metrics."""
         count = max(1, len(self.rounds))
         out = self.spent()
         out["upload_bytes"] = sum(r.upload_bytes for r in self.rounds) / count
         out["setup_bytes"] = max((r.setup_bytes for r in self.rounds), default=0.0)
-        # The first download is the initial model in the clear, as in any federation.
+        # The first download is the initial model, unencrypted as in any federation.
         later = [r.download_bytes for r in self.rounds if r.round > 1] or [0.0]
         out["download_bytes"] = sum(later) / len(later)
         out["evaluation_download_bytes"] = sum(r.evaluation_download_bytes for r in self.rounds) / count
@@ -278,7 +281,7 @@ class Report:
 
     @property
     def model(self) -> str:
-        """SHA-256 of the model of the last round, where it was opened."""
+        """SHA-256 of the model of the last round, if it was opened."""
         return self.rounds[-1].model if self.rounds else ""
 
     def _figures(self) -> dict[str, str]:
@@ -299,22 +302,22 @@ class Report:
             cycles = sum(done[kind] for kind in _CYCLES)
             out.update({f"accelerator, cycles of {_CYCLES[kind]}, per round": f"{done[kind]:,.0f}" for kind in _CYCLES})
             out[f"accelerator, at {CLOCK_MHZ:g} MHz (assumed), per round"] = seconds(cycles / (CLOCK_MHZ * 1e6))
-            out.update({f"{_APART[kind]}, per round": seconds(done[kind]) for kind in _APART})
+            out.update({f"{_SECONDS[kind]}, per round": seconds(done[kind]) for kind in _SECONDS})
         out["values clipped"] = _if_known(share, t.get("clipped_fraction"))
         out["kept of the updates, least of all rounds"] = _if_known(share, t.get("kept_fraction"))
         out["all rounds"] = seconds(t["wall_seconds"])
         return out
 
     def summary(self) -> list[list[str]]:
-        """The closing table, its head first; a column for the run beside it."""
+        """The closing table with its head first; the run beside this one has a column too."""
         runs = [self, self.beside] if self.beside else [self]
         columns = [run._figures() for run in runs]
-        # A dict keeps the order in which the runs name their figures.
+        # A dict preserves the order of the figures' names.
         names = dict.fromkeys(name for column in columns for name in column)
         return [["figure", *(run.scheme for run in runs)], *([n, *(c.get(n, "-") for c in columns)] for n in names)]
 
     def per_round(self) -> list[list[str]]:
-        """A row a round, the head first; bytes are a client's."""
+        """A head and a row per round; bytes are per client."""
         names = self.shown()
         rows = [["round", *names, "clients", "left out", "clipped", "up", "down", "took"]]
         for r in self.rounds:
@@ -333,7 +336,7 @@ class Report:
         return rows
 
     def accelerated(self) -> list[list[str]]:
-        """A row a round of what the accelerators did for all clients, the head first; empty where there are none."""
+        """A head and a row per round of the accelerators' work for all clients; empty without accelerators."""
         if not self.lanes:
             return []
         rows = [["round", *_COUNTED.values()]]
@@ -342,27 +345,27 @@ class Report:
             rows.append([str(r.round), *(_counted(kind, value) for kind, value in done)])
         return rows
 
-    def accelerator_said(self) -> str:
-        """What its figures are of; empty where there are none."""
+    def accelerator_note(self) -> str:
+        """An explanation of the accelerators' figures; empty without accelerators."""
         if not self.lanes:
             return ""
         return (
-            f"The engine's arithmetic was done by simulated accelerators of {self.lanes} lanes, one a key. Their "
-            "cycles, for all clients, are counted by the model, their link's seconds follow from bytes (PCIe 3.0 x16), "
-            "the host's are measured; none is in another. Simulating takes far longer than a device would: the times "
-            "of offline, encrypt and decrypt, and of whole rounds, are mostly the simulation's and say nothing of one."
+            f"Simulated accelerators of {self.lanes} lanes, one per key, did the engine's arithmetic. The model counts "
+            "their cycles for all clients. Seconds of the link are computed from bytes (PCIe 3.0 x16), seconds of the "
+            "host are measured, and no figure contains another. A simulation takes far longer than a device: the times "
+            "of offline, encrypt, decrypt and whole rounds are mostly times of the simulation, not of a device."
         )
 
     def shown(self) -> list[str]:
-        """The two metrics that rounds are shown with: accuracy and loss, in an app that has others its first."""
-        known = dict.fromkeys(name for r in self.rounds for name in r.metrics if name not in _NO_RESULT)
+        """The names of the two metrics in tables: accuracy and loss, or the first two that another app reports."""
+        known = dict.fromkeys(name for r in self.rounds for name in r.metrics if name not in _NOT_RESULTS)
         first = [name for name in ("accuracy", "loss") if name in known or not known]
-        # What is of a training comes last: it is of models that nobody keeps.
+        # Metrics of training come last: they belong to the clients' local models, which are not kept.
         others = sorted((name for name in known if name not in first), key=lambda name: name.startswith("training "))
         return [*first, *others][:2]
 
     def omissions(self) -> list[str]:
-        """Who was left out of which round and why, and which rounds have no aggregate."""
+        """Lines that name the clients left out of each round with the reason, and the rounds without an aggregate."""
         out: list[str] = []
         for r in self.rounds:
             out += [f"round {r.round}, {reason}" for reason in r.left_out]
@@ -371,25 +374,25 @@ class Report:
         return out
 
     def same_model(self) -> bool:
-        """Whether the run beside it ends with the same model, bit for bit."""
+        """Whether the run beside this one ends with the same model, bit for bit."""
         return bool(self.beside and self.model and self.model == self.beside.model)
 
     def compared(self) -> str:
-        """One sentence on the run beside it; empty without one."""
+        """A sentence that compares this run with the one beside it; empty without one."""
         if not (self.beside and self.rounds and self.beside.rounds):
             return ""
         ours, theirs = self.totals(), self.beside.totals()
         if self.same_model():
-            return "Both runs end with the same model: its digests are equal."
+            return "Both runs end with the same model: the digests are equal."
         gap = ours.get("accuracy", 0.0) - theirs.get("accuracy", 0.0)
         return (
-            f"The runs end with different models; accuracy under {self.scheme} is {gap * 100:+.2f} points of percent."
+            f"The runs end with different models; accuracy under {self.scheme} is {gap * 100:+.2f} percentage points."
         )
 
     def show(self) -> None:
         """Print threat, rounds and totals."""
         show(self.threat)
-        for said in (self.privacy, self.noise, self.accelerator_said()):
+        for said in (self.privacy, self.noise, self.accelerator_note()):
             if said:
                 show(said)
         for run in (self, self.beside):
@@ -402,12 +405,12 @@ class Report:
             show(self.compared())
 
     def write(self, folder: Path) -> None:
-        """Write ``report.json`` and ``report.html``, which only this user can read. Raises `ReportError`."""
+        """Write ``report.json`` and ``report.html``, readable by this user only. Raises `ReportError`."""
         from fedcipher.app.report_page import page
 
         try:
             make_private_folder(folder)
-            # For whoever trains: metrics are of the clients' data.
+            # Readable by this user only, because metrics depend on the clients' data.
             said = json.dumps(self.to_dict(), indent=1) + "\n"
             write_whole(folder / "report.json", said.encode("utf-8", "backslashreplace"))
             write_whole(folder / "report.html", page(self).encode("utf-8", "backslashreplace"))
@@ -418,7 +421,7 @@ class Report:
 
 
 def _named(client: ClientRecord) -> str:
-    """One that is not known by a number of its key has its node's."""
+    """The client's number in its key, or the node's number if the key's is unknown."""
     return f"node {client.node}" if client.client is None else f"client {client.client}"
 
 
@@ -427,7 +430,7 @@ def _if_known(shown: Callable[[float], str], value: float | None) -> str:
 
 
 def _counted(kind: str, value: float) -> str:
-    if kind in _APART:
+    if kind in _SECONDS:
         return seconds(value)
     return size(value) if kind.startswith("bytes") else f"{value:,.0f}"
 

@@ -1,5 +1,5 @@
 # pyright: basic
-"""A training report as one HTML file with its pictures, and what the dashboard shows of a run."""
+"""A training report as one HTML file with its pictures, and the dashboard's page of a run."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ __all__ = ["before", "content", "page"]
 
 _OURS, _BESIDE = PALETTE["accent"][0], PALETTE["other"][0]
 _PARTS = (("rounds", "Rounds"), ("missing", "Left out"), ("figures", "Figures"), ("set-up", "Set-up"))
-# Above it a metric is a training that diverged, and matplotlib finds no marks for its axis.
-_LARGEST = 1e100
-# Below this a phase's bar is nothing but its axis.
-_SHORTEST = 1e-6
+# A larger metric means that training diverged, and matplotlib finds no ticks for its axis.
+_MAX_METRIC = 1e100
+# Seconds. The bar of a shorter phase would not be visible.
+_MIN_PHASE = 1e-6
 
 
 def page(report: Report) -> str:
-    """The page of a run, and of the run beside it."""
+    """The whole page of a run, and of the run beside it."""
     parts = [*content(report)] if report.rounds else [*_head(report), *_notes(report), *_set_up(report)]
     return _page.document(f"Fedcipher: {report.title}", ["<main>", *parts, "</main>"])
 
 
 def content(report: Report, *, live: Live | None = None, above: str = "", most: int | None = None) -> list[str]:
-    """What is in the `page` of a run that has rounds; ``above``, HTML, follows what one sees at a glance.
+    """The HTML parts in the `page` of a run that has rounds.
 
-    ``live``: of a run that is watched. ``most``: the newest so many rounds and who was left out of them, drawn with
-    how many clients took part.
+    ``live``: the state of a watched run. ``above``: HTML that follows the summary. ``most``: show only so many rounds
+    and omissions, newest first, and draw how many clients took part.
     """
     parts = [*_head(report, _PARTS), progress(report, live), at_a_glance(report), above]
     parts += [*_notes(report), _page.pictures(_drawn(report, clients=most is not None))]
     for run in _runs(report):
         name = "rounds" if run is report else ""
         parts += [_page.heading(f"Rounds: {run.scheme}", name), *_newest_table(run.per_round(), most, "rounds")]
-    parts += ["<p>The first round includes starting the clients, and brings them the first model in the clear.</p>"]
+    parts += ["<p>The first round includes the start of the clients, which get the first model unencrypted.</p>"]
     parts += _missing(report, most)
     if rows := report.accelerated():
         parts += [_page.heading("Accelerators, all clients"), *_newest_table(rows, most, "rounds")]
-        parts += ["<p>The first round includes giving each its key.</p>"]
+        parts += ["<p>The first round includes giving each accelerator its key.</p>"]
     parts += [_page.heading("Figures", "figures"), "<p>Means over the rounds; metrics are the last round's.</p>"]
     parts += [_page.table(report.summary(), cards=report.beside is not None)]
     parts += [f"<p>{escape(report.compared())}</p>"] if report.compared() else []
@@ -52,7 +52,7 @@ def content(report: Report, *, live: Live | None = None, above: str = "", most: 
 
 
 def before(report: Report, state: str, above: str = "") -> list[str]:
-    """What is in the page of a run in which no round has ended: its ``state``, HTML, and how it is set up."""
+    """The HTML parts in the page of a run in which no round has ended: its ``state``, HTML, and its set-up."""
     return [*_head(report), state, above, *_notes(report), *_set_up(report)]
 
 
@@ -64,14 +64,14 @@ def _head(report: Report, parts: Sequence[tuple[str, str]] = ()) -> list[str]:
 
 def _notes(report: Report) -> list[str]:
     return [
-        _page.note(said) for said in (report.threat, report.privacy, report.noise, report.accelerator_said()) if said
+        _page.note(said) for said in (report.threat, report.privacy, report.noise, report.accelerator_note()) if said
     ]
 
 
 def _missing(report: Report, most: int | None) -> list[str]:
     said = [text for run in _runs(report) for text in run.omissions()]
     listed = "".join(f"<li>{escape(text)}</li>" for text in _newest(said, most))
-    parts = [_page.heading("Left out", "missing"), f"<ul>{listed}</ul>" if listed else "<p>Nobody, in no round.</p>"]
+    parts = [_page.heading("Left out", "missing"), f"<ul>{listed}</ul>" if listed else "<p>No client in any round.</p>"]
     return [*parts, _not_shown(len(said), most, "more")]
 
 
@@ -87,7 +87,7 @@ def _newest_table(rows: list[list[str]], most: int | None, what: str) -> list[st
 
 
 def _newest(rows: list[Any], most: int | None) -> list[Any]:
-    """In the order of a file, oldest first, or where it is cut newest first: that is what one wants to see."""
+    """All rows, oldest first; with ``most``, so many of the newest rows, newest first."""
     return rows if most is None else rows[: -most - 1 : -1]
 
 
@@ -100,7 +100,7 @@ def _runs(report: Report) -> list[Report]:
 
 
 def _drawn(report: Report, clients: bool) -> list[_page.Picture]:
-    """Pictures, each with a sentence in its place for those who do not see it."""
+    """Pictures, each with a sentence for readers who cannot see it."""
     metric = report.shown()[0]
     drawn = [(metric.capitalize(), _progress(report), f"{metric} by round, with each value in the table of rounds")]
     if clients:
@@ -121,15 +121,15 @@ def _progress(report: Report) -> Any:
     figure, axes = _figures.new(3.2)
     name = report.shown()[0]
     scale = 100 if name == "accuracy" else 1
-    # Ours last, on top: where the two are equal the thin line still shows on the thick one.
+    # This run is drawn last: if both are equal its thin line still shows on the thick one.
     styles = zip(_runs(report), (_OURS, _BESIDE), (1.8, 5), ("o-", "-"), strict=False)
     for run, colour, width, style in reversed(list(styles)):
         values = [r.metrics.get(name, float("nan")) * scale for r in run.rounds]
-        values = [value if abs(value) < _LARGEST else float("nan") for value in values]
+        values = [value if abs(value) < _MAX_METRIC else float("nan") for value in values]
         axes.plot(
             [r.round for r in run.rounds], values, style, label=run.scheme, color=colour, linewidth=width, markersize=4
         )
-    # An app's name, and no formula.
+    # The name comes from an app and is not a formula.
     axes.set_ylabel("percent" if name == "accuracy" else name, parse_math=False)
     _rounds(axes)
     axes.legend(loc="best", frameon=False, reverse=True)
@@ -181,7 +181,7 @@ def _phases(report: Report) -> Any:
     names = [name for name in (*PHASES, "aggregate") if any(name in spent for spent in totals)] or ["aggregate"]
     figure, axes = _figures.new(1.2 + 0.3 * len(names) * len(runs))
     height = 0.8 / len(runs)
-    spent = [[max(known.get(name, 0.0), _SHORTEST) for name in names] for known in totals]
+    spent = [[max(known.get(name, 0.0), _MIN_PHASE) for name in names] for known in totals]
     for k, (run, values, colour) in enumerate(zip(runs, spent, (_OURS, _BESIDE), strict=False)):
         at = [row + (k - (len(runs) - 1) / 2) * height for row in range(len(names))]
         axes.barh(at, values, height, label=run.scheme, color=colour)

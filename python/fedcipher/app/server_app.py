@@ -28,7 +28,11 @@ def make_server_app(
     keys: ServerKeys | None = None,
     on_end: Callable[[SecureStrategy], None] | None = None,
 ) -> ServerApp:
-    """A ServerApp for ``settings``, or for the run config it is started with; ``keys`` before ``settings.keys``."""
+    """Make a ServerApp for ``settings`` or, without them, for the run config.
+
+    ``keys`` overrides ``settings.keys``. ``on_round`` and ``on_progress`` go to `SecureStrategy`; ``on_end`` is called
+    with the strategy after the last round.
+    """
     made = ServerApp()
 
     @made.main()
@@ -39,12 +43,12 @@ def make_server_app(
         learner = Learner(chosen.model, data.classes, data.train_x[0])
         initial = learner.initial(chosen.seed)
         held = server_keys(keys or chosen.keys)
-        # No noise covers answers, so that with privacy there are none.
+        # Noise does not cover answers, so a run with privacy has no answers.
         private = held.scheme.codec.privacy is not None
         strategy = SecureStrategy(
             FedAvg(
                 fraction_train=chosen.per_round / chosen.clients,
-                # As many as a sum has room for.
+                # A sum has room for so many clients.
                 fraction_evaluate=chosen.per_round / chosen.clients,
                 min_train_nodes=chosen.per_round,
                 min_evaluate_nodes=chosen.per_round,
@@ -65,7 +69,7 @@ def make_server_app(
         try:
             strategy.start(grid, arrays, num_rounds=chosen.rounds)
         except LostRoundsError as error:
-            # The rounds that have an aggregate are worth a report.
+            # First report the rounds that have an aggregate.
             lost = error
         if on_end is not None:
             on_end(strategy)

@@ -1,5 +1,5 @@
 # pyright: basic
-"""`fedcipher train`: keys, a simulated federation, a progress bar, a table and a report."""
+"""Runs `fedcipher train`: makes keys, simulates a federation, shows progress and writes a report."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from fedcipher._terminal import console, progress
 from fedcipher.adapters.flower import RoundRecord, SecureStrategy
 from fedcipher.adapters.flower.wrapped_strategy import aggregate_by
 from fedcipher.app.answers import evaluated, pool_evaluations
-from fedcipher.app.backstage import backstage
 from fedcipher.app.client_app import make_client_app
 from fedcipher.app.examples import sizes
+from fedcipher.app.library_logs import capture_library_logs
 from fedcipher.app.memory import at_once, available, resident
 from fedcipher.app.outcome import failure
 from fedcipher.app.report import Report, RoundResult
@@ -54,13 +54,13 @@ _EQUAL_WITHIN = 0.02
 
 
 def largest_weight(sizes: list[int]) -> float:
-    """The largest number of examples that counts, for clients of these sizes; 0: equal sizes need no weights."""
+    """The largest number of examples that counts as a weight, for clients of these sizes; 0: no weights are needed."""
     largest, smallest = max(sizes), min(sizes)
     return 0.0 if largest - smallest <= _EQUAL_WITHIN * largest else float(largest)
 
 
 def client_sizes(settings: Settings) -> list[int]:
-    """Training examples of each client."""
+    """The number of training examples of each client."""
     return sizes(settings, load(settings.dataset, settings.data_dir or None).train_y)
 
 
@@ -76,30 +76,31 @@ def train(
     beside: Scheme | None = None,
     dashboard: bool = False,
 ) -> Report:
-    """Run the app in Flower's simulation; writes ``report.json`` and ``report.html`` to ``out``.
+    """Run the app in Flower's simulation and write ``report.json`` and ``report.html`` to ``out``.
 
-    With ``engine``, an authority and an engine are started as processes of their own; the clients have no keys. With
-    ``accelerator`` too, the engine's arithmetic is done on it. With ``beside`` a second run follows with the same
-    settings under that scheme, and the report has both. With ``dashboard`` a page shows the run, but not that beside
-    it, for as long as this lasts. Raises `RunError`, after the report has been written, where a round was none
-    (`fedcipher.app.outcome`).
+    ``engine``: start an authority and an engine as separate processes, so that the clients have no keys.
+    ``accelerator``: the engine computes on this accelerator.
+    ``beside``: run a second time with the same settings under this scheme; the report has both runs.
+    ``dashboard``: serve a page of the first run while this function runs.
+
+    Raises `RunError`, after it has written the report, if a round failed (`fedcipher.app.outcome`).
     """
     screen = console()
     logging.basicConfig(handlers=[RichHandler(console=screen, show_path=False)], format="%(message)s", force=True)
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # One thread a client: the simulation already runs one client a core.
+    # One thread per client, because the simulation already runs one client per core.
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
-    # Ray forks to start its daemons before any of this process's JAX threads hold locks.
+    # The warning does not apply: Ray forks its daemons before JAX threads of this process hold locks.
     warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
     said = shlex.join(command)
     report = Report.begin(asdict(settings), scheme, said, link_mbit, engine=engine, accelerator=accelerator)
-    # Whole: Flower's own are elsewhere.
+    # An absolute path, because Flower's processes run in other folders.
     settings = replace(settings, out=str(resolved(out / "run" if settings.resume else free_folder(out / "run"))))
     model = out / "model.npz"
     earlier = model.stat().st_mtime_ns if model.exists() and not settings.resume else None
-    # Before keys are made, of which a client has its own only.
+    # Measured before all keys are made: a client's process holds its own key only.
     cores, few = at_once(os.cpu_count() or 1, settings.clients, resident(), available())
     if few:
         show(few, flush=True)
@@ -115,7 +116,7 @@ def train(
     finally:
         if report.rounds:
             if earlier is not None and model.stat().st_mtime_ns == earlier:
-                # It would stand beside the report of a run that it is not of.
+                # A model of an earlier run must not stand beside this run's report.
                 model.unlink()
             report.write(out)
     report.show()
@@ -129,7 +130,7 @@ def train(
 
 @contextmanager
 def _dashboard(wanted: bool, settings: Settings, curves: list[Curves]) -> Iterator[None]:
-    """``curves``: empty until there are keys."""
+    """Serve the dashboard during the block if ``wanted``; ``curves`` is empty until the run has keys."""
     if not wanted:
         yield
         return
@@ -153,11 +154,12 @@ def _run(
     accelerator: Accelerator | None = None,
     show: Callable[[Curves], None] = lambda _: None,
 ) -> int:
-    """One simulation; its rounds go into ``report`` as they end. How many of them an earlier one had done.
+    """Run one simulation and add its rounds to ``report`` as they end.
 
-    ``show`` is told what opens its metrics.
+    Returns the number of rounds in ``report`` that an earlier simulation, which this one resumes, had finished.
+    ``show`` is called with the `Curves` that open the run's metrics.
     """
-    # Ray sets its log up when it is imported.
+    # Ray sets up its log when it is imported.
     import ray  # noqa: F401 # pyright: ignore[reportUnusedImport]
     from flwr.simulation import run_simulation
 
@@ -172,10 +174,11 @@ def _run(
             now = used()
             result = _opened(curves, record)
             if scheme.codec.privacy is not None and curves.arrays is not None and not record.unfinished:
-                # Nobody evaluates with privacy, because no noise covers answers. What was opened may be looked at.
+                # With privacy the clients do not evaluate, because noise does not cover answers. The opened model
+                # already has noise, so it may be evaluated here.
                 result.metrics.update(evaluated(settings, curves.arrays))
             result.accelerator = {kind: value - before.get(kind, 0.0) for kind, value in now.items()}
-            # From here on: to open the metrics is no client's work.
+            # Read again, so that the next round does not count the work of opening this round's metrics.
             before.update(used())
             report.rounds.append(result)
             accuracy = result.metrics.get("accuracy", float("nan"))
@@ -194,12 +197,12 @@ def _run(
             bar.update(task, advance=past_rounds)
 
         def on_end(strategy: SecureStrategy) -> None:
-            # The keys go with this run: what stays is the model as a client sees it.
+            # The keys are deleted with this run, so the model is saved as a client sees it.
             names, arrays = strategy.run.charter.names, strategy.open_model(curves.decryptor())
             save_model(out / "model.npz", dict(zip(names, arrays, strict=True)))
 
-        # The report is made of the rounds that were not lost, and then names the others.
-        with suppress(LostRoundsError), backstage(out / "simulation.log"):
+        # The report covers the finished rounds and names the lost ones.
+        with suppress(LostRoundsError), capture_library_logs(out / "simulation.log"):
             run_simulation(
                 server_app=make_server_app(settings, on_round, on_progress, keys, on_end),
                 client_app=make_client_app(settings),
@@ -215,7 +218,7 @@ def _opened(curves: Curves, record: RoundRecord) -> RoundResult:
         found = curves.read()
         made, not_opened = curves.filled(record), curves.missed.get(record.round, "")
     except FedcipherError as error:
-        # The training goes on: its updates are another matter than what is shown of them.
+        # Training continues without the metrics: only the report needs them.
         found, made, not_opened = {}, record, str(error)
     if not_opened:
         _log.warning("round %s is shown without its metrics: %s", record.round, not_opened)
@@ -230,7 +233,7 @@ def _state(settings: Settings) -> Path:
 
 @contextmanager
 def _own_state(settings: Settings) -> Iterator[None]:
-    """What simulated clients remember goes with their keys, and no site's policy is asked: there is no site."""
+    """Keep the simulated clients' state beside their keys, with the policy for simulations instead of a site's."""
     state = _state(settings)
     make_private_folder(state)
     policy = state / "policy.json"
@@ -247,22 +250,22 @@ def _own_state(settings: Settings) -> Iterator[None]:
 def _keys(
     settings: Settings, scheme: Scheme, engine: bool, accelerator: Accelerator | None
 ) -> Iterator[tuple[ServerKeys, Path | Engine, Callable[[], dict[str, float]]]]:
-    """The aggregator's keys, a client's key file or engine, and what accelerators have done.
+    """The aggregator's keys, a client's key file or engine, and a function that gives the accelerators' usage.
 
-    The clients' keys are in files, or in an engine that the environment names.
+    During the block an environment variable names the clients' key folder or their engine.
     """
     if not engine:
         folder = Path(settings.keys)
         if settings.resume and not folder.exists() and (folder.parent / "run").exists():
             raise RunError(
-                f"the run in {folder.parent} has ended and its keys are gone: name another folder, with --out"
+                f"the run in {folder.parent} has ended and its keys are deleted: name another folder with --out"
             )
         if not (settings.resume and (folder / "server.key").exists()):
             key_files.save(scheme.keygen(settings.clients), scheme, folder)
         with variable("FEDCIPHER_KEYS", settings.keys):
             yield FileKeys(folder), key_files.client_file(folder, 0), dict
         if settings.resume:
-            # The run has ended: nobody needs them any more.
+            # The run has ended and needs its keys no longer.
             shutil.rmtree(folder)
             shutil.rmtree(_state(settings), ignore_errors=True)
         return

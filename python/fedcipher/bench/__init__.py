@@ -1,4 +1,4 @@
-"""The resource study: schemes in a client and a server process, measured and drawn."""
+"""Measures the time, memory and bytes of schemes in a client process and a server process."""
 
 from fedcipher.bench.sampler import Profile, profile_resources
 

@@ -1,9 +1,10 @@
-"""Which scheme for this federation: predicted from a quick calibration on this machine.
+"""Predicts the round time of each scheme for a federation, from a quick calibration on this machine.
 
-A round is one update encrypted on a client, sent, added by the server with those of the others, sent back and
-decrypted; where a scheme has a committee, the server asks its members in between. Each term is measured here on growing
-updates (`fedcipher.bench.calibrate`) and continued as a straight line; a term that works on several cores here is
-scaled to the cores asked for. `check` measures what was predicted by the two processes of `fedcipher bench`.
+In a round a client encrypts an update and sends it. The server adds the updates of all clients, asks the committee's
+members if the scheme has a committee, and sends back the aggregate, which the client decrypts. Each term is measured
+here on growing updates (`fedcipher.bench.calibrate`) and extrapolated as a straight line. A term that uses several
+cores here is scaled to the federation's cores. `check` measures a predicted round in the two processes of
+`fedcipher bench`.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from fedcipher.schemes import scheme_class, scheme_names
 
 __all__ = ["Checked", "Federation", "Prediction", "advise", "check"]
 
-_LITTLE = 0.02
-"""Seconds below which nothing is said of how many cores they were spread over."""
+_MIN_SECONDS = 0.02
+"""A shorter term is not scaled to other cores, because its use of cores cannot be measured."""
 _SUMS, _RUNS = 2, 3
-"""Of a check."""
+"""Sums in a run, and runs, of a check."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """What the advice is for. ``threat``: who must not learn an update, beside eavesdroppers.
+    """The federation to predict rounds for. ``threat`` is the attacker, beside eavesdroppers.
 
-    ``"server"``: a server without a key; ``"quantum"``: also one with a quantum computer later;
-    ``"collusion"``: also one to which a client tells its key.
+    ``"server"``: a server without a key. ``"quantum"``: also a server with a quantum computer later.
+    ``"collusion"``: also a server that gets a client's key.
     """
 
     values: int
@@ -50,42 +51,42 @@ class Federation:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted seconds and bytes of a round under one scheme, or why it is out of the question."""
+    """Predicted seconds and bytes of a round under one scheme, or why the scheme is excluded."""
 
     scheme: str
     encrypt: float = 0.0
     operate: float = 0.0
     decrypt: float = 0.0
     answer: float = 0.0
-    """A member of a committee, where there is one."""
+    """Seconds of one member of a committee; 0 without a committee."""
     transfer: float = 0.0
     asking: float = 0.0
-    """Of ``transfer``, what goes to the members and back."""
+    """The part of ``transfer`` for the requests to members and their answers."""
     members: int = 0
     update_bytes: int = 0
     aggregate_bytes: int = 0
     smallest: int = 0
     largest: int = 0
-    """Values of the smallest and the largest update that were measured."""
+    """Values of the smallest and of the largest update that was measured."""
     clients: int = 0
-    """Clients of the largest."""
+    """Clients in the measurement of the largest update."""
     values_beyond: float = 1.0
     clients_beyond: float = 1.0
-    """How many times the largest update, and its clients, go into what was asked for."""
+    """The federation's values and clients, as multiples of those in the largest measurement."""
     excluded: str = ""
 
     @property
     def seconds(self) -> float:
-        """The round, without training."""
+        """Seconds of the round, without training."""
         return self.encrypt + self.operate + self.answer + self.decrypt + self.transfer
 
     @property
     def extrapolated(self) -> bool:
-        """Whether less was measured than what was asked for."""
+        """Whether the measurement was smaller than the federation."""
         return self.values_beyond > 1 or self.clients_beyond > 1
 
     def basis(self) -> str:
-        """What was measured, and how far the estimate goes beyond it."""
+        """A text that says what was measured, and how far the prediction extrapolates."""
         if self.excluded:
             return "not measured"
         to = f" to {self.largest:,}" if self.largest > self.smallest else ""
@@ -95,14 +96,14 @@ class Prediction:
         return f"{measured}; extrapolated to {' and '.join(far)}" if far else f"{measured}; as asked for"
 
     def why(self) -> str:
-        """Which term decides."""
+        """A text that names the largest term, or why the scheme is excluded."""
         if self.excluded:
             return self.excluded
         terms = {"encrypting": self.encrypt, "the server": self.operate, "decrypting": self.decrypt}
         terms["the committee"] = self.answer
         terms["the link"] = self.transfer
         name, most = max(terms.items(), key=lambda item: item[1])
-        return f"{most / self.seconds:.0%} of it is {name}"
+        return f"{most / self.seconds:.0%} of the round is {name}"
 
 
 def advise(
@@ -111,30 +112,34 @@ def advise(
     on_progress: Callable[[int, str], None] | None = None,
     seconds: float = 25.0,
 ) -> list[Prediction]:
-    """Predictions for every scheme, the fastest round first, those excluded last.
+    """Predictions for every scheme, the fastest round first and excluded schemes last.
 
-    Measures for at most ``seconds``, which the schemes share.
-    ``on_progress`` is told how many schemes are done, and what is being measured.
+    All measurements together take at most ``seconds``. ``on_progress`` is called with the number of finished schemes
+    and a text on the current measurement.
     """
     until = time.perf_counter() + seconds
     names = schemes or scheme_names()
     found: list[Prediction] = []
-    grains: dict[str, int] = {}
+    per_ciphertext_of: dict[str, int] = {}
     for name in names:
         try:
-            grains[name] = _grain(name, federation)
+            per_ciphertext_of[name] = _per_ciphertext(name, federation)
         except FedcipherError as error:
             found.append(Prediction(name, excluded=str(error)))
-    # The larger a ciphertext, the longer its first one: the slowest comes last, with two shares and what is left.
-    for left, name in zip(range(len(grains), 0, -1), sorted(grains, key=lambda name: grains[name]), strict=True):
+    # Schemes with larger ciphertexts are slower, so they come later. The last scheme gets all the time that is left.
+    for left, name in zip(
+        range(len(per_ciphertext_of), 0, -1),
+        sorted(per_ciphertext_of, key=lambda name: per_ciphertext_of[name]),
+        strict=True,
+    ):
 
-        def tell(text: str) -> None:
+        def show_progress(text: str) -> None:
             if on_progress is not None:
                 on_progress(len(found), text)
 
-        tell(name)
+        show_progress(name)
         share = (until - time.perf_counter()) / (left + (left > 1))
-        found.append(_predicted(name, grains[name], federation, share, tell))
+        found.append(_predicted(name, per_ciphertext_of[name], federation, share, show_progress))
     if on_progress is not None:
         on_progress(len(names), "done")
     return sorted(found, key=lambda p: (bool(p.excluded), p.seconds))
@@ -144,11 +149,11 @@ def _case(name: str, federation: Federation) -> Case:
     return Case(name, name, federation.values, federation.clients, 1, federation.bits)
 
 
-def _grain(name: str, federation: Federation) -> int:
-    """`Scheme.values_per_ciphertext`; raises `FedcipherError` where the scheme need not, or cannot, be measured."""
+def _per_ciphertext(name: str, federation: Federation) -> int:
+    """`Scheme.values_per_ciphertext`. Raises `FedcipherError` if the scheme does not fit or cannot be measured."""
     info = scheme_class(name).info
     if not info.hides:
-        raise UnsupportedError("hides nothing; it is here to compare with")
+        raise UnsupportedError("encrypts nothing; the scheme is for comparison only")
     if federation.threat == "collusion" and not info.committee:
         raise UnsupportedError(f"broken by {info.broken_by}")
     if federation.threat == "quantum" and not info.post_quantum:
@@ -157,30 +162,30 @@ def _grain(name: str, federation: Federation) -> int:
 
 
 def _predicted(
-    name: str, grain: int, federation: Federation, seconds: float, tell: Callable[[str], None]
+    name: str, per_ciphertext: int, federation: Federation, seconds: float, show_progress: Callable[[str], None]
 ) -> Prediction:
     values = federation.values
     points: list[Point] = []
     try:
         for point in calibrated(_case(name, federation), seconds):
             points.append(point)
-            tell(f"{name}, {point.values:,} values measured")
+            show_progress(f"{name}, {point.values:,} values measured")
     except FedcipherError as error:
         return Prediction(name, excluded=f"{type(error).__name__}: {error}")
     if not points:
-        first = sizes(values, grain)[0]
-        why = f"{first:,} values take longer than the {seconds:.0f} s it had; give it more with --seconds"
+        first = sizes(values, per_ciphertext)[0]
+        why = f"{first:,} values take longer than the {seconds:.0f} s of this scheme; give more --seconds"
         return Prediction(name, excluded=why)
 
     def at(of: Callable[[Point], float]) -> float:
-        return line(points, values, of, grain)
+        return line(points, values, of, per_ciphertext)
 
     wall = {term: at(lambda p, t=term: _scaled(p, t, federation)) for term in TERMS}
     update, aggregate = round(at(lambda p: p.update_bytes)), round(at(lambda p: p.aggregate_bytes))
     last = points[-1]
     transfer, asking = federation.link.seconds(update) + federation.link.seconds(aggregate), 0.0
     if last.members:
-        asking = federation.link.seconds(_told(last, federation)) + federation.link.seconds(last.answer_bytes)
+        asking = federation.link.seconds(_request_bytes(last, federation)) + federation.link.seconds(last.answer_bytes)
     return Prediction(
         name,
         encrypt=wall["encrypt"],
@@ -200,16 +205,16 @@ def _predicted(
     )
 
 
-def _told(point: Point, federation: Federation) -> int:
-    """Bytes of a request to one member: of each client its sealed share, whatever the update's size."""
+def _request_bytes(point: Point, federation: Federation) -> int:
+    """Bytes of a request to one member: a sealed share of each client, independent of the update's size."""
     return round(point.request_bytes * federation.clients / point.clients)
 
 
 def _scaled(point: Point, term: str, federation: Federation) -> float:
-    """A term's seconds on the cores asked for, if it used those that are here."""
+    """A term's seconds, scaled to the federation's cores if the term used all cores of this machine."""
     here = os.cpu_count() or 1
     cores = federation.server_cores if term == "operate" else federation.client_cores
-    spreads = point.wall[term] > _LITTLE and point.busy[term] > 1.0 + 0.3 * (here - 1)
+    spreads = point.wall[term] > _MIN_SECONDS and point.busy[term] > 1.0 + 0.3 * (here - 1)
     return point.wall[term] * here / cores if spreads else point.wall[term]
 
 
@@ -225,7 +230,7 @@ def _measured(name: str, federation: Federation, values: int, clients: int, runs
 
 @dataclass(frozen=True)
 class Checked:
-    """A prediction beside a measured run in a client and a server process."""
+    """A prediction, and the seconds measured in a client and a server process."""
 
     prediction: Prediction
     encrypt: float
@@ -236,21 +241,19 @@ class Checked:
 
     @property
     def seconds(self) -> float:
-        """The measured round, of the same terms as the predicted one."""
+        """Seconds of the measured round, from the same terms as the prediction."""
         return self.encrypt + self.operate + self.answer + self.decrypt + self.transfer
 
     @property
     def error(self) -> float:
-        """How far the prediction is off, as a share of what was measured."""
+        """The prediction's relative error: 0.1 if it is 10 % too high."""
         return self.prediction.seconds / self.seconds - 1
 
 
 def check(federation: Federation, prediction: Prediction) -> Checked:
-    """Measures what was predicted, in a client and a server process; the link by its own arithmetic.
+    """Measure a predicted round in a client and a server process. Raises `BenchError` if the run fails.
 
-    What goes to a committee and back is left as predicted.
-
-    Raises `BenchError` where the run fails.
+    The link's times are computed, and the committee's transfer times are taken from the prediction.
     """
     name, clients = prediction.scheme, federation.clients
     summary = summarise(_measured(name, federation, federation.values, clients, _RUNS))

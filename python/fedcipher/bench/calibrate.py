@@ -1,8 +1,7 @@
-"""Measures one scheme on growing updates for as long as there is time, in a process that can be ended.
+"""Measures one scheme on growing updates until its time is over, in a process that can be killed.
 
-An update's cost grows by whole ciphertexts (`Scheme.values_per_ciphertext`). Sizes are therefore one
-grain, two grains, and then more of them, so that the two largest sizes lie on the line that the cost follows; no size
-is a part of a grain but the one that was asked for.
+The cost of an update grows in steps of whole ciphertexts (`Scheme.values_per_ciphertext`). So all sizes fill whole
+ciphertexts, except the size that was asked for. Then the two largest sizes lie on the line that the cost follows.
 """
 
 from __future__ import annotations
@@ -30,25 +29,26 @@ from fedcipher.schemes import Committee, CommitteeRound, KeySet, Scheme
 __all__ = ["TERMS", "Point", "calibrated", "line", "sizes"]
 
 TERMS = ("encrypt", "operate", "decrypt", "answer")
-"""What a round takes a client, the server for one client, a reader, and a member of a committee (0 without one)."""
-_FEWEST = 16
-"""Values of the first size where a grain is less."""
+"""The steps of a round: a client, the server for one client, a reader, a committee's member (0 without one)."""
+_MIN_VALUES = 16
+"""Values of the first size, if a ciphertext holds fewer."""
 _STEPS = (1, 2, 16, 128, 1024, 8192, 65_536)
-_MOST_CLIENTS = 10
-"""Clients of a calibration; the server's work for more of them is continued as a straight line."""
+_MAX_CLIENTS = 10
+"""Clients of a calibration. The server's work for more clients is extrapolated as a straight line."""
 _RUNS = 3
 _BRIEF = 0.1
-"""Seconds in which a size is measured more often than `_RUNS` times."""
-_MOST_RUNS = 20
+"""While a size has taken fewer seconds than this, it is measured up to `_MAX_RUNS` times instead of `_RUNS`."""
+_MAX_RUNS = 20
 _LONG, _CLOSE = 0.3, 0.1
-"""Seconds of a round, and the share by which a foretold one may be off, for a scheme to be known well enough."""
+"""The calibration ends after a round of `_LONG` seconds that was predicted with at most this relative error."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One size: seconds of each term for one update (``operate``: one client's share), cores kept busy, frame bytes.
+    """The measurement of one size.
 
-    ``request_bytes`` and ``answer_bytes`` are those of one of ``members`` members of a committee.
+    ``wall``: seconds of each term for one update (``operate``: the server's work for one client). ``busy``: busy cores
+    in each term. ``request_bytes`` and ``answer_bytes``: for one of the committee's ``members``.
     """
 
     values: int
@@ -62,27 +62,27 @@ class Point:
     answer_bytes: int = 0
 
     def seconds(self, clients: int) -> float:
-        """What a round of so many clients took when they were played one after the other."""
+        """Seconds of a round of so many clients that run one after the other in this process."""
         clients_part = clients * (self.wall["encrypt"] + self.wall["operate"])
         return clients_part + self.wall["decrypt"] + self.members * self.wall.get("answer", 0.0)
 
 
-def sizes(values: int, grain: int) -> list[int]:
-    """Update sizes to measure, the last one ``values`` itself."""
-    first = max(grain, _FEWEST)
+def sizes(values: int, per_ciphertext: int) -> list[int]:
+    """Update sizes to measure, in values; the last one is ``values``."""
+    first = max(per_ciphertext, _MIN_VALUES)
     return [*(first * step for step in _STEPS if first * step < values), values]
 
 
-def line(points: list[Point], values: int, of: Callable[[Point], float], grain: int = 1) -> float:
-    """A straight line through the last two points, at ``values`` rounded up to whole grains.
+def line(points: list[Point], values: int, of: Callable[[Point], float], per_ciphertext: int = 1) -> float:
+    """The value at ``values``, rounded up to whole ciphertexts, of a straight line through the last two points.
 
-    Through the origin where there is one point only, and where the last two are about the same: such a
-    term grows in steps that are larger than both.
+    The line goes through the origin and the last point if there is only one point, or if the last two are about equal:
+    such a term grows in steps that are larger than both sizes.
     """
     exact = next((p for p in points if p.values == values), None)
     if exact is not None:
         return of(exact)
-    values = -(-values // grain) * grain
+    values = -(-values // per_ciphertext) * per_ciphertext
     last = points[-1]
     if len(points) > 1:
         before = points[-2]
@@ -93,13 +93,13 @@ def line(points: list[Point], values: int, of: Callable[[Point], float], grain: 
 
 
 def calibrated(case: Case, seconds: float) -> Iterator[Point]:
-    """Points of growing size up to the case's own, as far as one gets in ``seconds``.
+    """Yield points of growing size, at most the case's size, that can be measured in ``seconds``.
 
-    The process is ended then, whatever it is doing. Raises `BenchError` where the scheme cannot be measured at all.
+    After this time the measuring process is killed. Raises `BenchError` if the scheme cannot be measured at all.
     """
     command = [sys.executable, "-m", "fedcipher.bench.calibrate"]
     began = time.perf_counter()
-    # Of its own session: Ctrl-C is this process's to handle. It ends when its standard input does.
+    # In a new session, so that only this process handles Ctrl-C. The child ends when its standard input is closed.
     with (
         scratch_folder("fedcipher-advise-") as state,
         subprocess.Popen(
@@ -110,7 +110,7 @@ def calibrated(case: Case, seconds: float) -> Iterator[Point]:
         timer = threading.Timer(seconds, process.kill)
         timer.start()
         try:
-            # A process may be over before it has heard what to do.
+            # The process may have ended before it reads the case.
             with contextlib.suppress(BrokenPipeError):
                 asked = {"case": case.to_dict(), "seconds": seconds, "began": time.time(), "state": state}
                 process.stdin.write(json.dumps(asked) + "\n")
@@ -127,7 +127,7 @@ def calibrated(case: Case, seconds: float) -> Iterator[Point]:
             process.kill()
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-    # An end before its time that nobody asked for.
+    # The process failed, and was not killed by the timer.
     if process.returncode > 0 and time.perf_counter() - began < seconds:
         raise BenchError(f"the process that measures {case.scheme} ended with status {process.returncode}")
 
@@ -136,47 +136,47 @@ def _points(case: Case, seconds: float) -> Iterator[Point]:
     made = case.made()
     until = time.perf_counter() + seconds
     least = min(made.min_contributions, case.clients)
-    most = max(min(case.clients, _MOST_CLIENTS), least)
+    most = max(min(case.clients, _MAX_CLIENTS), least)
     keys = case.keys(made)
     points: list[Point] = []
     number = 0
     for values in sizes(case.values, made.values_per_ciphertext):
         left = until - time.perf_counter()
-        # One client, or as few as may be, where a scheme is slow, and while it is not known how slow.
+        # The minimum of clients, if the scheme is slow or its speed is not known yet.
         clients = least
         if points:
-            if _expected(points, values, clients, made.values_per_ciphertext) > left or _settled(
+            if _expected(points, values, clients, made.values_per_ciphertext) > left or _is_predictable(
                 points, made.values_per_ciphertext
             ):
                 return
-            # All of them where a round costs little of the time that is left.
+            # More clients, if a round costs little of the time that is left.
             clients = most if _expected(points, values, most, made.values_per_ciphertext) < left / 6 else clients
         rng = np.random.default_rng(0)
         updates: list[list[Array]] = [[rng.normal(0, 0.2, values).astype(np.float32)] for _ in range(clients)]
         runs: list[Point] = []
         spent = 0.0
-        while not runs or (spent < left / 8 and len(runs) < (_MOST_RUNS if spent < _BRIEF else _RUNS)):
+        while not runs or (spent < left / 8 and len(runs) < (_MAX_RUNS if spent < _BRIEF else _RUNS)):
             number += 1
             runs.append(_round(made, keys, updates, number))
             spent += runs[-1].seconds(clients)
-        points.append(_least(runs))
+        points.append(_shortest(runs))
         yield points[-1]
 
 
-def _settled(points: list[Point], grain: int) -> bool:
-    """Whether the last size took long, and what the two before it had foretold: larger ones will say no more."""
+def _is_predictable(points: list[Point], per_ciphertext: int) -> bool:
+    """Whether the last size took long and the points before it had predicted its time, so larger sizes add nothing."""
     if len(points) < 3 or points[-1].seconds(points[-1].clients) < _LONG:
         return False
     *before, last = points
-    return abs(_expected(before, last.values, 1, grain) / last.seconds(1) - 1) < _CLOSE
+    return abs(_expected(before, last.values, 1, per_ciphertext) / last.seconds(1) - 1) < _CLOSE
 
 
-def _expected(points: list[Point], values: int, clients: int, grain: int) -> float:
-    return line(points, values, lambda p: p.seconds(clients), grain)
+def _expected(points: list[Point], values: int, clients: int, per_ciphertext: int) -> float:
+    return line(points, values, lambda p: p.seconds(clients), per_ciphertext)
 
 
-def _least(runs: list[Point]) -> Point:
-    """Each term's shortest time: what is longer is other work of this machine."""
+def _shortest(runs: list[Point]) -> Point:
+    """The shortest time of each term, because longer times include other work of this machine."""
     best = {term: min(runs, key=lambda r, t=term: r.wall[t]) for term in TERMS}
     return Point(
         runs[0].values,
@@ -236,7 +236,7 @@ def _round(made: Scheme, keys: KeySet, updates: list[list[Array]], number: int) 
 
 
 class _Clock:
-    """Seconds, and the cores that this process kept busy in them."""
+    """Adds up seconds, and the processor time of this process in them."""
 
     wall = 0.0
     cpu = 0.0
@@ -254,7 +254,7 @@ class _Clock:
 
 
 def main() -> int:
-    """For `calibrated`: a case on standard input, a line of JSON a point on standard output."""
+    """Run the child process of `calibrated`: a case on standard input, a line of JSON per point on standard output."""
     asked = json.loads(sys.stdin.readline())
     end_with_parent(asked["state"])
     os.environ["FEDCIPHER_STATE_DIR"] = asked["state"]

@@ -1,4 +1,4 @@
-"""What is measured: a scheme and a workload, and the result of measuring it."""
+"""A case to measure (a scheme and a workload), and its results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Case", "CaseResult", "Run"]
 
 @dataclass(frozen=True)
 class Case:
-    """``sums`` times: ``clients`` updates of ``values`` numbers each are encrypted, added and decrypted.
+    """A workload: ``sums`` times, ``clients`` updates of ``values`` numbers each are encrypted, added and decrypted.
 
-    A client process plays all clients, a server process the aggregator. A small update is one
-    ciphertext, so ``clients * sums`` is then the number of ciphertexts and ``clients`` that of additions.
+    A client process runs all clients, a server process runs the aggregator. If an update fits one ciphertext, the
+    case has ``clients * sums`` ciphertexts and each sum has ``clients`` additions.
     """
 
     label: str
@@ -35,20 +35,20 @@ class Case:
                 raise ParameterError(f"{name}={getattr(self, name)} is not between 1 and 2**30")
 
     def made(self) -> Scheme:
-        """The scheme. Raises `DependencyError` where its package is missing."""
+        """The scheme. Raises `DependencyError` if the scheme's package is missing."""
         codec, params = Codec(bits=self.bits, clip=1.0), dict(self.params)
-        # What a sum costs does not depend on how few clients it may have; a committee has its own least.
+        # The minimum of contributions does not change a sum's cost. A scheme with a committee has a minimum of its own.
         committee = scheme_class(self.scheme).info.committee
         params["min_contributions"] = params.get("corrupt_clients", 1) + 2 if committee else 1
         return scheme(self.scheme, clients=self.clients, codec=codec, **params)
 
     def keys(self, made: Scheme, epoch: int = 1) -> KeySet:
-        """Of all clients, and of a committee's members where there are more of them."""
+        """Keys of all clients, and of all committee members if there are more members than clients."""
         return made.keygen(max(self.clients, int(made.params().get("members", 0))), epoch=epoch)
 
     @property
     def plain_bytes(self) -> int:
-        """One update as float32."""
+        """Bytes of one update as float32."""
         return 4 * self.values
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass
 class Run:
-    """One measured pass: both sides' profiles, key generation before them, and frame sizes."""
+    """One measured run: the profiles of client and server, the seconds of key generation, and sizes in bytes."""
 
     client: Profile
     server: Profile
@@ -81,7 +81,7 @@ class Run:
 
 @dataclass
 class CaseResult:
-    """A case and its runs so far; ``failure`` says why there are no more."""
+    """A case and its runs so far. ``failure`` says why there are no more runs; empty without a failure."""
 
     case: Case
     runs: list[Run] = field(default_factory=list[Run])

@@ -1,4 +1,4 @@
-"""The clients' side of a measurement: encrypts, sends, decrypts, and checks every mean it gets back."""
+"""The clients' side of a measurement: encrypts, sends, decrypts, and checks every decrypted mean."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _CONNECT_SECONDS = 10.0
 
 
 def connect(server: str, link: Link) -> Connection:
-    """A connection to `fedcipher bench serve` on ``host:port``, both ways shaped as ``link``."""
+    """Connect to `fedcipher bench serve` on ``host:port``; both directions are as slow as ``link``.
+
+    Raises `PeerLostError`.
+    """
     where = host_and_port(server, "--server")
     try:
         sock = socket.create_connection(where, _CONNECT_SECONDS)
@@ -42,7 +45,7 @@ def connect(server: str, link: Link) -> Connection:
     except PeerLostError as error:
         connection.close()
         raise PeerLostError(
-            f"{server}: {error}; it serves another client now, or is no `fedcipher bench serve`: try again later"
+            f"{server}: {error}; it is serving another client, or is not `fedcipher bench serve`: try again later"
         ) from error
     sock.settimeout(None)
     connection.shape(link)
@@ -50,7 +53,7 @@ def connect(server: str, link: Link) -> Connection:
 
 
 def measure(case: Case, connection: Connection, runs: int) -> Iterator[Run]:
-    """``runs`` passes of ``case``, each with fresh keys."""
+    """Yield ``runs`` measured runs of ``case``, each with new keys."""
     made = case.made()
     rng = np.random.default_rng(0)
     updates: list[list[Array]] = [[rng.normal(0, 0.2, case.values).astype(np.float32)] for _ in range(case.clients)]
@@ -59,7 +62,7 @@ def measure(case: Case, connection: Connection, runs: int) -> Iterator[Run]:
         began = time.perf_counter()
         keys = case.keys(made, number + 1)
         keygen = time.perf_counter() - began
-        # Keys are exchanged once, not once a round: outside of what is measured.
+        # Not measured, because keys are exchanged only once and not in every round.
         server_key = keys.server().to_bytes()
         connection.send("setup", server_key, spec=made.spec())
         connection.receive("ready")
@@ -79,7 +82,7 @@ def _run(
 ) -> Run:
     encryptors = [made.encryptor(keys.client(k)) for k in range(case.clients)]
     decryptor = made.decryptor(keys.client(0))
-    # Of a committee, where there is one: its members are clients.
+    # The committee's members, which are clients; empty without a committee.
     members: dict[int, Member] = {}
     update_bytes = aggregate_bytes = 0
     connection.send("run")
@@ -96,7 +99,7 @@ def _run(
             for encryptor, update in zip(encryptors, updates, strict=True):
                 with sampler.phase("encrypt"):
                     frame = encryptor.encrypt(update, round=number, round_plan=plan)
-                # Clients work side by side elsewhere; here they would only disturb each other and the server.
+                # One after the other: in parallel the clients would compete for this machine with the server.
                 with sampler.phase("send"):
                     connection.send("frame", frame)
                     connection.receive("added")
@@ -125,7 +128,7 @@ def _run(
 
 
 def _profile(connection: Connection) -> Profile:
-    """What the server has measured. Raises `PeerLostError`."""
+    """Receive the profile that the server has measured. Raises `PeerLostError`."""
     payload = connection.receive("profile").payload
     try:
         return Profile.from_dict(parse_json(payload))
@@ -140,7 +143,7 @@ def _check(case: Case, step: float, found: Array, mean: Array) -> None:
 
 
 def main() -> int:
-    """For a study: a case on standard input, a line of JSON a run on standard output."""
+    """Run a study's client process: a case on standard input, a line of JSON per run on standard output."""
     asked = json.loads(sys.stdin.readline())
     end_with_parent(asked["state"])
     os.environ["FEDCIPHER_STATE_DIR"] = asked["state"]

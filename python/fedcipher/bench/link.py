@@ -1,7 +1,7 @@
-"""Messages over one TCP connection, on request over a slower link than there is.
+"""Sends messages over one TCP connection, optionally as slowly as over a given link.
 
-The link is shaped where bytes are sent: they leave at ``bandwidth`` and, as under netem's delay, arrive
-``latency`` later; both sides shape what they send, so a round trip takes twice the latency.
+The sender delays the bytes: they leave at ``bandwidth`` and arrive ``latency`` later, like with netem's delay. Both
+sides delay their bytes, so a round trip takes twice the latency.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 @dataclass(frozen=True)
 class Link:
-    """A link's bandwidth in bit/s (0: as fast as it goes) and one-way latency in seconds."""
+    """A link's bandwidth in bit/s (0: no limit) and one-way latency in seconds."""
 
     bandwidth: float = 0.0
     latency: float = 0.0
 
     @classmethod
     def parse(cls, bandwidth: str = "", latency: str = "") -> Link:
-        """From ``40mbit`` and ``80ms``; `ParameterError` for anything else."""
+        """A link from texts such as ``40mbit`` and ``80ms``. Raises `ParameterError`."""
         rate = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", bandwidth.lower()) if bandwidth else None
         delay = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", latency.lower()) if latency else None
         if (bandwidth and rate is None) or (latency and delay is None):
@@ -49,19 +49,19 @@ class Link:
         return cls(bits, float(delay[1]) * (1e-3 if delay[2] == "ms" else 1.0) if delay else 0.0)
 
     def seconds(self, size: int) -> float:
-        """How long ``size`` bytes take one way."""
+        """Seconds that ``size`` bytes take in one direction."""
         return self.latency + (size * 8 / self.bandwidth if self.bandwidth else 0.0)
 
     def __str__(self) -> str:
         if not self.bandwidth and not self.latency:
-            return "loopback or network as it is"
+            return "loopback or network without a limit"
         rate = f"{self.bandwidth / 1e6:g} Mbit/s" if self.bandwidth else "full speed"
         return f"{rate}, {self.latency * 1e3:g} ms one way"
 
 
 @dataclass(frozen=True)
 class Message:
-    """A kind, some facts, and bytes."""
+    """A message: its kind, facts as JSON values, and bytes."""
 
     kind: str
     facts: dict[str, Any]
@@ -69,7 +69,7 @@ class Message:
 
 
 class Connection:
-    """Sends and receives messages; counts bytes. Anything that is no message is a `PeerLostError`."""
+    """Sends and receives messages, and counts bytes. Raises `PeerLostError` for anything but a valid message."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -80,13 +80,13 @@ class Connection:
         self._pacer: _Pacer | None = None
 
     def shape(self, link: Link) -> None:
-        """From now on, sends as over ``link``."""
+        """Send like over ``link`` from now on."""
         if self._pacer is not None:
             self._pacer.close()
         self._pacer = _Pacer(self._socket, link) if link.bandwidth or link.latency else None
 
     def send(self, kind: str, payload: bytes = b"", **facts: Any) -> None:
-        """Returns when the bytes are on their way."""
+        """Send a message. Returns when the bytes are handed to the system. Raises `PeerLostError`."""
         header = json.dumps({"kind": kind, **facts}).encode()
         head = _HEAD.pack(_MAGIC, len(header), len(payload)) + header
         try:
@@ -100,10 +100,10 @@ class Connection:
             raise PeerLostError(f"the other side went away while {kind!r} was sent to it: {error}") from error
 
     def receive(self, *kinds: str) -> Message:
-        """The next message, which must be of one of ``kinds``."""
+        """The next message. Raises `PeerLostError` for a message whose kind is not in ``kinds``."""
         magic, header_len, payload_len = _HEAD.unpack(self._read(_HEAD.size))
         if magic != _MAGIC or header_len > _MAX_HEADER or payload_len > _MAX_PAYLOAD:
-            raise PeerLostError("the other side speaks another protocol; is it `fedcipher bench serve`?")
+            raise PeerLostError("the other side uses another protocol; is it `fedcipher bench serve`?")
         try:
             facts: Any = parse_json(self._read(header_len))
             kind = facts.pop("kind")
@@ -117,7 +117,7 @@ class Connection:
         return message
 
     def _read(self, size: int) -> bytes:
-        # Grown as bytes arrive: a length is a claim, not yet memory.
+        # Memory grows as bytes arrive, because the announced length cannot be trusted.
         parts: list[bytes] = []
         missing = size
         while missing:
@@ -137,21 +137,21 @@ class Connection:
         return self.sent, self.received
 
     def close(self) -> None:
-        """Closes at once."""
+        """Close the connection at once."""
         if self._pacer is not None:
             self._pacer.close()
         self._socket.close()
 
 
 class _Pacer:
-    """Lets bytes go when a link of this bandwidth and latency would have delivered them."""
+    """Sends bytes at the time when a link of this bandwidth and latency would have delivered them."""
 
     def __init__(self, sock: socket.socket, link: Link) -> None:
         self._socket = sock
         self._link = link
         self._free = 0.0
         self._failed: OSError | None = None
-        # What a TCP window would hold: the link's own content and some more.
+        # The size of a TCP window: the bytes that are on the link, and some more.
         ahead = int(link.bandwidth / 8 * 2 * link.latency) // _CHUNK + 16
         self._chunks: queue.Queue[tuple[float, bytes] | None] = queue.Queue(ahead)
         self._thread = threading.Thread(target=self._run, daemon=True)

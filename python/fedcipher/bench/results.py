@@ -1,4 +1,4 @@
-"""A measurement on disk: results.json with every sample, results.csv with every figure over the runs."""
+"""Writes a measurement to disk: results.json with all samples, results.csv with all figures over the runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["load", "put", "table_csv", "write", "write_results"]
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a file of a report."""
-    # Whole or not at all: what an earlier run has written stays until this one is complete.
+    """Write a file of a report. Raises `OSError`."""
+    # Atomic: the file of an earlier run stays until the new one is complete.
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         scratch = Path(file.name)
         try:
@@ -36,9 +36,9 @@ def _encoded(study: Study) -> bytes:
 
 
 def write_results(study: Study, folder: Path) -> Path:
-    """results.json alone, after each run. Falls back to a temporary folder when this one fails.
+    """Write results.json alone, to ``folder`` or, if that fails, to a temporary folder.
 
-    Returns the folder it is in; raises `ReportError` when there is none left.
+    Returns the folder. Raises `ReportError` if both fail.
     """
     content = _encoded(study)
     try:
@@ -56,17 +56,17 @@ def write_results(study: Study, folder: Path) -> Path:
 
 
 def load(path: Path) -> Study:
-    """The study in a results.json. Raises `ReportError`."""
+    """Read the study in a results.json. Raises `ReportError`."""
     try:
         return Study.from_dict(read_json(path, MAX_REPORT, follow=True))
     except OSError as error:
         raise ReportError(f"cannot read {refusal(error, path)}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ReportError(f"{path} is no results.json of this version; run the study again") from error
+        raise ReportError(f"{path} is not a results.json of this version; run the study again") from error
 
 
 def write(study: Study, folder: Path) -> None:
-    """Both files. Raises `ReportError` where one cannot be written."""
+    """Write results.json and results.csv. Raises `ReportError`."""
     try:
         put(folder / "results.json", _encoded(study))
         put(folder / "results.csv", table_csv(study).encode())
@@ -75,7 +75,7 @@ def write(study: Study, folder: Path) -> None:
 
 
 def table_csv(study: Study) -> str:
-    """A row a case and figure: minimum, average, maximum and sum over the runs."""
+    """A CSV text with a row per case and figure: minimum, average, maximum and sum over the runs."""
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(["case", "scheme", "values", "clients", "sums", "runs", "figure", "unit", "min", "avg", "max", "sum"])

@@ -1,4 +1,4 @@
-"""What a process uses over time: CPU, resident memory, network and disk, sampled by a thread."""
+"""Samples what a process uses over time, in a thread: CPU, resident memory, network and disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["POINTS", "Profile", "Sample", "Sampler", "also_measure", "profile_re
 INTERVAL = 0.1
 """Seconds between two samples."""
 POINTS = 20
-"""Points that a run is interpolated onto, so that runs of different length can be averaged."""
+"""The number of points of an interpolated run, so that runs of different length can be averaged."""
 
 _others: list[Callable[[], list[int]]] = []
 
@@ -29,16 +29,16 @@ R = TypeVar("R")
 
 
 def also_measure(processes: Callable[[], list[int]]) -> None:
-    """Count as this process's own what others use that work for it; ``processes`` gives their ids, at each look.
+    """Also measure other processes that work for this one; ``processes`` gives their ids at each sample.
 
-    A scheme of another package calls it whose library works in a process apart.
+    Call this from a scheme whose library runs in a process of its own.
     """
     _others.append(processes)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look: seconds since the start; CPU in percent of one core since the last look; bytes."""
+    """One sample: seconds since the start, CPU in percent of one core since the last sample, and bytes."""
 
     seconds: float
     cpu_percent: float
@@ -51,7 +51,7 @@ class Sample:
 
 @dataclass
 class Profile:
-    """A measured stretch of work: its samples, the first at 0, and seconds by phase."""
+    """The profile of a piece of work: samples, the first one at 0 seconds, and seconds by phase."""
 
     samples: list[Sample] = field(default_factory=list[Sample])
     phases: dict[str, float] = field(default_factory=dict[str, float])
@@ -59,16 +59,16 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """Length of the stretch."""
+        """Seconds from the first to the last sample."""
         return self.samples[-1].seconds if self.samples else 0.0
 
     @property
     def peak_rss(self) -> int:
-        """Largest resident memory seen, bytes."""
+        """The largest resident memory of all samples, in bytes."""
         return max((s.rss for s in self.samples), default=0)
 
     def total(self, counter: str) -> int:
-        """What ``sent``, ``received``, ``disk_read`` or ``disk_written`` grew by."""
+        """The growth of ``sent``, ``received``, ``disk_read`` or ``disk_written``, in bytes."""
         values: list[int] = [getattr(s, counter) for s in self.samples]
         return values[-1] - values[0] if values else 0
 
@@ -81,7 +81,7 @@ class Profile:
         at = np.linspace(0.0, self.seconds, points)
         values = [float(getattr(s, what)) for s in self.samples]
         if what == "cpu_percent":
-            # A look says what was used since the one before; there is none before the first.
+            # A sample has the CPU use since the sample before it, so the first one takes the second's.
             values[0] = values[min(1, len(values) - 1)]
         return [float(x) for x in np.interp(at, [s.seconds for s in self.samples], values)]
 
@@ -96,15 +96,15 @@ class Profile:
         return cls(samples, {str(k): float(v) for k, v in data["phases"].items()}, float(data["cpu_seconds"]))
 
     def save(self, path: str | Path) -> None:
-        """Writes the profile as JSON."""
+        """Write the profile as JSON."""
         Path(path).write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
 
 
 class Sampler:
-    """Samples the calling process between ``with`` and its end; `phase` adds up seconds by name.
+    """Samples the calling process during a ``with`` block; `phase` adds up seconds by name.
 
-    ``network`` gives bytes sent and received so far; without it the machine's own counters are read,
-    which other processes share.
+    ``network`` gives the bytes sent and received so far. Without it the counters of the whole machine are read, which
+    include other processes. ``interval``: seconds between samples.
     """
 
     def __init__(self, network: Callable[[], tuple[int, int]] | None = None, interval: float = INTERVAL) -> None:
@@ -144,18 +144,18 @@ class Sampler:
             self._look()
 
     def _each(self, read: Callable[[Any], float]) -> dict[int, float]:
-        """What ``read`` finds of this process and of those that a library works in for it, by process id."""
+        """The result of ``read`` for this process and those of `also_measure`, by process id."""
         import psutil
 
         found: dict[int, float] = {}
         for pid in (self._process.pid, *(pid for processes in _others for pid in processes())):
-            # One that has ended is left out.
+            # A process that has ended is left out.
             with suppress(psutil.Error):
                 found[pid] = read(psutil.Process(pid))
         return found
 
     def _cpu_seconds(self) -> float:
-        # User and system; what a process used stays in the sum when it has ended.
+        # User and system time. The time of a process stays in the sum after the process has ended.
         self._used.update(self._each(lambda process: sum(process.cpu_times()[:2])))
         return sum(self._used.values())
 
@@ -169,7 +169,7 @@ class Sampler:
         self.profile.samples.append(Sample(now - self._began, busy, rss, sent, received, read, written))
 
     def _disk(self) -> tuple[int, int]:
-        # macOS does not say.
+        # macOS has no such counters.
         if not hasattr(self._process, "io_counters"):
             return 0, 0
         counters = self._process.io_counters()
@@ -209,17 +209,17 @@ def profile_resources(
 ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
     """Measure every call of a function: ``@profile_resources`` or ``@profile_resources(on_profile=...)``.
 
-    The `Profile` of the last call is the function's attribute ``profile``; ``on_profile`` gets each one,
-    also when the call raises.
+    The function's attribute ``profile`` is the `Profile` of the last call. ``on_profile`` is called with each one,
+    even if the function raises.
     """
 
-    def decorate(inner: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(inner)
+    def decorate(wrapped: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(wrapped)
         def measured(*args: P.args, **kwargs: P.kwargs) -> R:
             sampler = Sampler(interval=interval)
             try:
-                with sampler, sampler.phase(inner.__name__):
-                    return inner(*args, **kwargs)
+                with sampler, sampler.phase(wrapped.__name__):
+                    return wrapped(*args, **kwargs)
             finally:
                 measured.profile = sampler.profile  # type: ignore[attr-defined]
                 if on_profile is not None:

@@ -1,4 +1,4 @@
-"""The aggregator's side of a measurement: `fedcipher bench serve`, or started by a study for itself."""
+"""The aggregator's side of a measurement, started by `fedcipher bench serve` or by a study."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _HELLO_SECONDS = 10.0
 
 
 def serve(listen: str, *, once: bool = False) -> None:
-    """Serve measurements on ``host:port``, one client after the other; ``once``: one client, then end.
+    """Serve measurements on ``host:port``, one client after the other; ``once``: end after one client.
 
-    Prints ``listening on host:port`` when it is ready. There is no authentication and no secret: listen
-    where only your own measurements come from.
+    Prints ``listening on host:port`` when it is ready. There is no authentication: listen only on an address that no
+    one else can reach. Raises `BenchError`.
     """
     where = host_and_port(listen, "--listen")
     try:
@@ -38,7 +38,7 @@ def serve(listen: str, *, once: bool = False) -> None:
         print(f"listening on {joined(*listener.getsockname()[:2])}", flush=True)
         while True:
             sock = listener.accept()[0]
-            # Who says nothing keeps the next one waiting; who has gone without a word is noticed by the system.
+            # The timeout ends a silent client, so that the next one can be served. Keepalive detects a lost client.
             sock.settimeout(_HELLO_SECONDS)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection = Connection(sock)
@@ -77,7 +77,7 @@ def _session(connection: Connection, hello: Message) -> None:
             key = _native.ServerKey.from_bytes(message.payload)
             connection.send("ready")
         elif made is None or key is None:
-            raise BenchError("a run before its keys")
+            raise BenchError("the client asked for a run before it sent keys")
         else:
             _run(connection, made, key)
 
@@ -86,7 +86,7 @@ def _scheme(spec: Any) -> Scheme:
     try:
         return from_spec(spec)
     except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"the client named no scheme: {error}") from error
+        raise BenchError(f"the client sent no valid scheme: {error}") from error
 
 
 def _number(message: Message, name: str, most: float = 1e13) -> float:
@@ -117,7 +117,7 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
                 connection.send("added")
                 continue
             if aggregator is None:
-                raise BenchError("a sum is asked for before any frame")
+                raise BenchError("the client asked for a sum before it sent a frame")
             with sampler.phase("operate"):
                 committee = aggregator.committee
                 requests = {} if committee is None else committee.requests()
@@ -137,15 +137,15 @@ def _run(connection: Connection, made: Scheme, key: _native.ServerKey) -> None:
 
 
 def end_with_parent(state: str = "") -> None:
-    """Ends this process when the other end of its standard input goes, however its parent ends.
+    """End this process when its standard input is closed, which happens when its parent ends, even if killed.
 
-    ``state``: a folder to remove at this process's end. Its parent does that too, but may have been killed.
+    ``state``: a folder to remove at the end. The parent removes it too, unless the parent was killed.
     """
     if state:
         atexit.register(remove, state)
 
     def watch() -> None:
-        # Not through sys.stdin, whose lock would be held when the interpreter ends.
+        # Reads the descriptor, because `sys.stdin` would hold its lock when the interpreter exits.
         while os.read(0, 1):
             pass
         if state:
@@ -156,7 +156,7 @@ def end_with_parent(state: str = "") -> None:
 
 
 def main() -> int:
-    """A study's own server: any port, one client."""
+    """Run a study's own server: a free port, one client."""
     end_with_parent()
     try:
         serve("127.0.0.1:0", once=True)

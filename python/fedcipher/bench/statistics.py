@@ -1,4 +1,4 @@
-"""From runs to figures: minimum, average, maximum and sum of everything, and runs averaged over time."""
+"""Computes the figures of runs: minimum, average, maximum and sum, and profiles averaged over runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FIGURES", "Figure", "Summary", "averaged", "summarise"]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a run: its name, unit, and how to read it."""
+    """A figure of a run: its name, its unit, and a function that reads it."""
 
     name: str
     unit: str
@@ -23,7 +23,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Summary:
-    """One figure over all runs."""
+    """The summary of a figure over all runs."""
 
     minimum: float
     average: float
@@ -67,7 +67,7 @@ FIGURES = [
 
 
 def summarise(result: CaseResult) -> dict[str, Summary]:
-    """Every figure of a case by name; empty while there is no run."""
+    """The summary of every figure of a case, by name; empty while there is no run."""
     if not result.runs:
         return {}
     out: dict[str, Summary] = {}

@@ -1,4 +1,4 @@
-"""Runs cases one after the other, each in fresh processes, and keeps what has been measured."""
+"""Measures cases one after the other, each in new processes, and collects the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedcipher._machine import machine, packages
 from fedcipher._scratch import scratch_folder
 from fedcipher._signals import mark_handled
 from fedcipher.bench.case import Case, CaseResult, Run
-from fedcipher.bench.groups import Limits, held
+from fedcipher.bench.groups import Limits, limited_group
 from fedcipher.bench.link import Link
 from fedcipher.errors import PeerLostError
 from fedcipher.schemes import scheme_class
@@ -27,7 +27,7 @@ _END_SECONDS = 5
 
 @dataclass
 class Study:
-    """Everything a report is made of."""
+    """All results of a measurement, with its command, link and machine."""
 
     preset: str
     command: str
@@ -54,7 +54,7 @@ class Study:
 
 
 def circumstances(cases: list[Case]) -> dict[str, str]:
-    """The machine, its memory, and the libraries that are measured."""
+    """The machine, its memory, and the versions of the measured libraries."""
     import psutil
 
     libraries = {name: None for case in cases for name in scheme_class(case.scheme).info.packages}
@@ -73,19 +73,20 @@ def run_study(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     on_run: Callable[[Study], None] | None = None,
 ) -> Study:
-    """Measure every case; ``on_run`` sees the study after each run. A case that fails does not end it.
+    """Measure every case and return the study. After a failed case the next ones are still measured.
 
-    ``limits`` hold the client's process and the server's, each by itself, with all that they start; a ``server``
-    elsewhere is not held. Raises `BenchError` where this machine cannot hold a process.
+    ``on_run`` is called with the study after each run. ``limits`` apply to the client's process and to the server's
+    process, each with its child processes, but not to a ``server`` on another machine. Raises `BenchError` if this
+    machine cannot limit a process.
 
-    Ctrl-C ends the processes under way and returns what there is, marked as interrupted.
+    Ctrl-C ends the running processes and returns the results so far, marked as interrupted.
     """
     began = datetime.now(timezone.utc).isoformat(timespec="seconds")
     about = circumstances(cases)
     if limits:
-        # Before anything is measured: every case would fail of the same cause.
-        with held(limits, "try"):
-            about["each process"] = f"held to {limits}"
+        # Checked before the first case, because otherwise every case would fail for the same reason.
+        with limited_group(limits, "try"):
+            about["each process"] = f"limited to {limits}"
     study = Study(preset, command, link, server, runs, about, began)
     try:
         for case in cases:
@@ -140,8 +141,8 @@ def _client(case: Case, result: CaseResult, runs: int, link: Link, server: str, 
 
 @contextmanager
 def _process(module: str, limits: Limits) -> Generator[subprocess.Popen[bytes]]:
-    with held(limits, module.rpartition(".")[2]) as group:
-        # Of its own session: Ctrl-C is this process's to handle. It ends when its standard input does.
+    with limited_group(limits, module.rpartition(".")[2]) as group:
+        # In a new session, so that only this process handles Ctrl-C. The child ends when its standard input is closed.
         command = [*group.before, sys.executable, "-m", module]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         try:

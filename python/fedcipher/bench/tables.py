@@ -1,4 +1,4 @@
-"""The tables of a measurement, as text."""
+"""Tables of a measurement, as text."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def overview(study: Study) -> list[list[str]]:
 
 
 def problems(study: Study) -> list[str]:
-    """Cases that did not finish, and why."""
+    """Sentences on cases that did not finish, with the reason."""
     out = [
         f"{result.case.label}: {len(result.runs)} of {study.runs} runs; {result.failure}"
         for result in study.results
         if result.failure
     ]
-    return out + (["The study was interrupted; this is what had been measured."] if study.interrupted else [])
+    return out + (["The study was interrupted; these are the results so far."] if study.interrupted else [])

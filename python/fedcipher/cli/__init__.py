@@ -1,4 +1,4 @@
-"""The command line. `commands.py` lists what there is; every other file has the commands of one group."""
+"""The command line. `commands.py` lists all commands; each other file has the commands of one group."""
 
 from fedcipher.cli.program import main, parser
 

@@ -1,4 +1,4 @@
-"""``python -m fedcipher.cli``, as `fedcipher`."""
+"""Runs `fedcipher` as ``python -m fedcipher.cli``."""
 
 import sys
 

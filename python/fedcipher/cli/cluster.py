@@ -19,15 +19,18 @@ __all__ = ["add_cluster"]
 
 
 def add_cluster(parser: Parser) -> None:
-    """Adds its four commands."""
+    """Add the four commands of `fedcipher cluster`."""
     parser.description = (
-        "A SuperLink and SuperNodes as in a deployment, with TLS, authentication and keys: processes of this machine."
+        "Runs a SuperLink and SuperNodes as processes of this machine, with TLS, authentication and keys like a "
+        "deployment on several machines."
     )
     parts = parser.add_subparsers(required=True, metavar="up|run|status|down", title="commands")
-    up: Parser = parts.add_parser("up", help="make keys and certificates, and start everything")
+    up: Parser = parts.add_parser("up", help="make keys and certificates, and start all programs")
     run: Parser = parts.add_parser("run", help="sign a Flower app and start it on the cluster")
-    status: Parser = parts.add_parser("status", help="show whether it runs, and which SuperNodes are there")
-    down: Parser = parts.add_parser("down", help="end all its processes; keys and logs stay")
+    status: Parser = parts.add_parser(
+        "status", help="show whether the cluster runs, and how many SuperNodes are online"
+    )
+    down: Parser = parts.add_parser("down", help="end all processes of the cluster; keys and logs stay")
     _add_up(up)
     run.add_argument("app", help="folder of the app")
     add_run_options(run)
@@ -37,19 +40,22 @@ def add_cluster(parser: Parser) -> None:
     parser.examples += [*up.examples[:1], *run.examples, *down.examples]
     for part, work in ((up, _up), (run, _run), (status, _status), (down, _down)):
         group = part.add_argument_group("cluster")
-        group.add_argument("--folder", type=Path, help="of the cluster (default: ~/.fedcipher/cluster)")
+        group.add_argument("--folder", type=Path, help="folder of the cluster (default: ~/.fedcipher/cluster)")
         part.set_defaults(run=work)
 
 
 def _add_up(up: Parser) -> None:
     cohort = up.add_argument_group("cohort")
     cohort.add_argument(
-        "--clients", type=whole(1, 1000), required=True, help="SuperNodes, each with a partition and a key of its own"
+        "--clients",
+        type=whole(1, 1000),
+        required=True,
+        help="number of SuperNodes, each with its own partition and key",
     )
     cohort.add_argument("--per-round", type=whole(1, 1000), default=0, help="most clients in one round (default: all)")
     cohort.add_argument("--max-weight", type=whole(1), default=1, help="largest integer weight of a client")
     cohort.add_argument(
-        "--engine", action="store_true", help="an authority, and for each SuperNode an engine with its keys"
+        "--engine", action="store_true", help="start an authority, and for each SuperNode an engine with its keys"
     )
     add_scheme(up)
     up.example("--clients 4", "--clients 4 --engine")
@@ -69,14 +75,14 @@ def _up(options: argparse.Namespace, _: list[str]) -> int:
 
     if options.per_round > options.clients:
         raise ParameterError(
-            f"--per-round {options.per_round} with {options.clients} clients: a round cannot have more than all; "
-            "give fewer, or more --clients"
+            f"--per-round {options.per_round} is more than the {options.clients} clients: give a smaller --per-round, "
+            "or more --clients"
         )
     scheme = made(options, options.per_round or options.clients, options.max_weight)
     members = int(scheme.params().get("members", 0))
     if members > options.clients:
         raise ParameterError(
-            f"a committee of {members} members, and {options.clients} clients: every member is a client here. More "
+            f"a committee of {members} members needs as many clients, and there are {options.clients}: give more "
             "--clients, or --set members=... threshold=..."
         )
     keys = up(
@@ -87,9 +93,9 @@ def _up(options: argparse.Namespace, _: list[str]) -> int:
         engine=options.engine,
         on_progress=lambda text: show(f"  {text}", flush=True),
     )
-    show(f"{options.clients} SuperNodes are there, under {scheme}")
-    whose = "engine" if options.engine else "key"
-    show(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {whose})")
+    show(f"{options.clients} SuperNodes are online, under {scheme}")
+    holder = "engine" if options.engine else "key"
+    show(f"  keys  {keys}  (fedcipher-keys of an app; each SuperNode has its own {holder})")
     show(f"  logs  {folder / 'logs'}")
     where = "" if options.folder is None else f" --folder {folder}"
     show(f"  run   fedcipher cluster run APP{where} --stream --run-config \"fedcipher-keys='...'\"")
@@ -113,7 +119,7 @@ def _status(options: argparse.Namespace, _: list[str]) -> int:
     if not found["running"]:
         show(f"{folder}: not running; {found['clients']} clients")
         return 1
-    show(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are there")
+    show(f"{folder}: running on port {found['port']}; {found['online']} of {found['clients']} SuperNodes are online")
     return 0 if found["online"] == found["clients"] else 1
 
 

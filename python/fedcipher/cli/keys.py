@@ -1,4 +1,4 @@
-"""`fedcipher keygen` and `fedcipher inspect`: keys in files."""
+"""`fedcipher keygen` makes key files, and `fedcipher inspect` prints their headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedcipher.cli.options import (
     made,
     max_weight,
     privacy_of_keys,
-    say_privacy,
+    show_privacy,
 )
 from fedcipher.cli.parser import Parser
 from fedcipher.errors import ForeignFileError, FrameError, ParameterError
@@ -33,20 +33,22 @@ __all__ = ["add_inspect", "add_keygen"]
 
 
 def add_keygen(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher keygen`."""
     cohort = parser.add_argument_group("cohort")
     cohort.add_argument(
         "--clients", type=whole(1, MAX_CLIENTS), required=True, help="how many clients; each has a key: 0, 1, ..."
     )
     add_per_round(cohort)
-    cohort.add_argument("--epoch", type=whole(1, MAX_EPOCH), default=1, help="number of these keys, higher than before")
+    cohort.add_argument(
+        "--epoch", type=whole(1, MAX_EPOCH), default=1, help="epoch of these keys, higher than all before"
+    )
     add_coordinator(cohort)
     add_weights(parser)
     add_scheme(parser)
     add_privacy(parser, rounds=True)
     where = parser.add_argument_group("output").add_mutually_exclusive_group(required=True)
-    where.add_argument("--name", help="folder under ~/.fedcipher/keys, which apps find by this name")
-    where.add_argument("--out", type=Path, help="any other folder to make")
+    where.add_argument("--name", help="name of the folder to make in ~/.fedcipher/keys; apps use this name")
+    where.add_argument("--out", type=Path, help="folder to make in another place")
     parser.example(
         "--clients 12 --equal --name my-app",
         "--clients 13 --per-round 12 --examples 5000 --name with-a-reader",
@@ -56,7 +58,7 @@ def add_keygen(parser: Parser) -> None:
 
 
 def add_inspect(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher inspect`."""
     parser.add_argument("file", type=Path, help="key file or frame")
     parser.example("~/.fedcipher/keys/my-app/client-0.key")
     parser.set_defaults(run=_inspect)
@@ -72,7 +74,7 @@ def _keygen(options: argparse.Namespace, __: list[str]) -> int:
     unit, coordinator = examples_per_weight(options), coordinator_of(options)
     folder = keys.save(made_keys, scheme, out, examples_per_weight=unit, coordinator=coordinator)
     show(f"{folder}: server.key and {options.clients} client keys for {scheme}")
-    say_privacy(privacy, scheme)
+    show_privacy(privacy, scheme)
     return 0
 
 
@@ -86,9 +88,9 @@ def _inspect(options: argparse.Namespace, __: list[str]) -> int:
     try:
         header = inspect(frame)
     except FrameError as error:
-        # The core speaks to whoever received the frame; this is a file.
+        # The core's message is for the receiver of a frame. Keep its cause only, because this is a file.
         found = str(error).removeprefix("malformed frame: ").partition("; ")[0]
-        raise FrameError(f"{options.file} is no whole frame or key file: {found}; copy it again") from error
+        raise FrameError(f"{options.file} is not a complete frame or key file: {found}; copy it again") from error
     show(f"{header.kind} of scheme {header.scheme}, key epoch {header.epoch}, round {header.round}")
     show(f"{header.elements} elements, payload of {header.payload_bytes} bytes")
     show("clients (weight): " + ", ".join(f"{client} ({weight})" for client, weight in header.contributions))

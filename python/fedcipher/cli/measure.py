@@ -1,4 +1,4 @@
-"""`fedcipher bench round`, `fedcipher bench serve` and `fedcipher advise`."""
+"""`fedcipher bench round`, `fedcipher bench serve` and `fedcipher advise` measure schemes."""
 
 from __future__ import annotations
 
@@ -32,49 +32,49 @@ _INTERRUPTED = 130
 # Columns of the overview that fit a terminal.
 _SHOWN = ("case", "keygen", "encrypt", "operate", "decrypt", "whole run", "one update", "server memory")
 _RESEARCH = (
-    "is neither round nor serve. Presets, studies and reports are in research/, which no wheel has: in a checkout, "
-    "run `pip install -e research` and then fedcipher-research bench"
+    "is neither round nor serve. Presets, studies and reports are in research/, which is not in a wheel: in a "
+    "checkout, run `pip install -e research` and then fedcipher-research bench"
 )
 
 
 def add_bench(parser: Parser) -> None:
-    """Adds its options."""
-    parser.description = "`round` measures what you ask for; `serve` is the server's side for --server."
-    parser.add_argument("what", metavar="{round,serve}", help="which of the two")
+    """Add the options of `fedcipher bench`."""
+    parser.description = "`round` measures rounds of schemes; `serve` runs the server's side for --server."
+    parser.add_argument("what", metavar="{round,serve}", help="measure, or serve")
     add_measuring(parser)
     parser.example("round --runs 3 --values 100000 --clients 4 --schemes flashe,bfv,oneshot", "serve --listen :7700")
     parser.set_defaults(run=_bench)
 
 
 def add_measuring(parser: Parser) -> None:
-    """Adds the options of a measurement: its size, its link, what its processes are held to, and where it goes."""
+    """Add the options of a measurement: its size, its link, the limits of its processes, and its output."""
     what = parser.add_argument_group("round")
     _add_schemes(what)
     what.add_argument("--values", type=int, default=100_000, help="parameters of the model")
     what.add_argument("--clients", type=int, default=4, help="updates in a sum")
     what.add_argument("--sums", type=int, default=1, help="sums in a run")
     what.add_argument("--bits", type=int, default=12, help="bits of a value")
-    what.add_argument("--runs", type=int, default=10, help="how often each scheme is measured")
+    what.add_argument("--runs", type=int, default=10, help="measurements of each scheme")
     _add_link(parser)
-    held = "hold the client's process and the server's each to"
+    limit = "limit the client's process and the server's process each to"
     machines = parser.add_argument_group("machines")
     machines.add_argument("--server", type=filled, help="host:port of `fedcipher bench serve` on another machine")
     machines.add_argument(
-        "--listen", default="127.0.0.1:7700", help="with serve: host:port, where there is no authentication"
+        "--listen", default="127.0.0.1:7700", help="with serve: host:port; there is no authentication"
     )
     machines.add_argument(
         "--cpus",
         type=float,
         default=0.0,
-        help=f"{held} so many processors (Linux's control groups; default: all of them)",
+        help=f"{limit} so many processors (with Linux's control groups; default: all of them)",
     )
-    machines.add_argument("--memory", type=filled, help=f"{held} so much memory, as 2GiB")
+    machines.add_argument("--memory", type=filled, help=f"{limit} so much memory, such as 2GiB")
     output = parser.add_argument_group("output")
     output.add_argument("--out", type=Path, help="folder of the results (default: runs/bench-NAME)")
 
 
 def add_advise(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher advise`."""
     parser.description = "Ranks schemes by predicted round time and bytes, from a calibration on this machine."
     federation = parser.add_argument_group("federation")
     federation.add_argument("--values", type=int, required=True, help="parameters of the model")
@@ -87,13 +87,15 @@ def add_advise(parser: Parser) -> None:
         "--threat",
         default="server",
         choices=["server", "quantum", "collusion"],
-        help="who must learn nothing: a curious server, one with a quantum computer later, one that a client helps",
+        help="the attacker: a curious server, a server with a quantum computer later, a server that a client helps",
     )
     _add_link(parser)
     measured = parser.add_argument_group("measurement")
     _add_schemes(measured)
-    measured.add_argument("--seconds", type=float, default=25.0, help="time for measuring, all schemes together")
-    measured.add_argument("--check", type=whole(0), default=0, metavar="N", help="measure the first N and compare")
+    measured.add_argument("--seconds", type=float, default=25.0, help="time to measure all schemes together")
+    measured.add_argument(
+        "--check", type=whole(0), default=0, metavar="N", help="measure the first N schemes and compare"
+    )
     parser.example(
         "--values 61706 --clients 10 --bandwidth 40mbit --latency 80ms --seconds 5",
         "--values 61706 --threat collusion --seconds 5",
@@ -102,17 +104,17 @@ def add_advise(parser: Parser) -> None:
 
 
 def _add_schemes(group: OptionGroup) -> None:
-    group.add_argument("--schemes", type=filled, help=f"names, with commas: {listed_schemes()} (default: all)")
+    group.add_argument("--schemes", type=filled, help=f"names, separated by commas: {listed_schemes()} (default: all)")
 
 
 def _add_link(parser: Parser) -> None:
     group = parser.add_argument_group("link")
-    group.add_argument("--bandwidth", type=filled, help="of each way of the link, as 40mbit (default: as it is)")
-    group.add_argument("--latency", type=filled, help="one way, as 80ms (default: as it is)")
+    group.add_argument("--bandwidth", type=filled, help="bandwidth per direction, such as 40mbit (default: no limit)")
+    group.add_argument("--latency", type=filled, help="latency in one direction, such as 80ms (default: none added)")
 
 
 def _names(text: str | None) -> list[str]:
-    """The schemes that are listed; all where none are asked for."""
+    """The schemes in a comma list; all schemes for None. Raises `ParameterError` for an unknown name."""
     if text is None:
         return scheme_names()
     names = [name.strip() for name in text.split(",")]
@@ -122,17 +124,17 @@ def _names(text: str | None) -> list[str]:
 
 
 def link_of(options: argparse.Namespace) -> Link:
-    """The link that was asked for. Raises `ParameterError`."""
+    """The link in the options. Raises `ParameterError`."""
     return Link.parse(options.bandwidth or "", options.latency or "")
 
 
 def out_folder(options: argparse.Namespace) -> Path:
-    """The folder of the results."""
+    """The folder for the results."""
     return options.out or Path("runs") / f"bench-{options.what}"
 
 
 def cases_of_round(options: argparse.Namespace) -> list[Case]:
-    """What `round` measures: a case a scheme. Raises `ParameterError`."""
+    """The cases that `round` measures, one per scheme. Raises `ParameterError`."""
     names = _names(options.schemes)
     return [Case(n, n, options.values, options.clients, options.sums, options.bits) for n in names]
 
@@ -162,10 +164,10 @@ def measure(
     write: Callable[[Study, Path], Path],
     show: Callable[[Study], None] = lambda study: None,
 ) -> int:
-    """Measure cases as `add_measuring` say, show what came out, and write it; returns the exit status.
+    """Measure ``cases`` with the options of `add_measuring`, show and write the results, and return the exit status.
 
-    ``write`` returns the file to look at; ``show`` shows what there is beside the table of averages. Raises
-    `ParameterError` and `ReportError`.
+    ``write`` writes the study to a folder and returns the file to look at. ``show`` shows more than the table of
+    averages. Raises `ParameterError` and `ReportError`.
     """
     from fedcipher._terminal import print_table
 
@@ -173,7 +175,7 @@ def measure(
         raise ParameterError(f"--runs {options.runs} is not between 1 and 1000")
     link, limits = link_of(options), Limits.parse(options.cpus, options.memory or "")
     if limits and options.server:
-        raise ParameterError("--cpus and --memory hold the two processes of this machine: leave out --server")
+        raise ParameterError("--cpus and --memory limit the two processes of this machine: leave out --server")
     folder = out_folder(options)
     writable_folder(folder)
     study = _run(name, cases, folder, options, link, limits, command)
@@ -184,7 +186,7 @@ def measure(
     print_table(name, [[row[k] for k in shown] for row in rows])
     show(study)
     if not any(result.runs for result in study.results) and (folder / "results.json").exists():
-        print(f"nothing was measured: the report in {folder} stays what it was", file=sys.stderr)
+        print(f"nothing was measured: the report in {folder} is not changed", file=sys.stderr)
         return _INTERRUPTED if study.interrupted else 1
     try:
         print(f"report: {write(study, folder)}")
@@ -205,11 +207,11 @@ def _run(
         task = bar.add_task(cases[0].label, total=len(cases) * options.runs)
 
         def on_run(study: Study) -> None:
-            # Until something has been measured, what an earlier run has left stays.
+            # The results of an earlier run stay until this run has measured something.
             measured = any(result.runs for result in study.results)
             kept = results.write_results(study, folder) if measured else folder
             if kept != folder:
-                raise ReportError(f"{folder} can no longer be written; what was measured is in {kept / 'results.json'}")
+                raise ReportError(f"{folder} can no longer be written; the results are in {kept / 'results.json'}")
             done = sum(len(r.runs) if not r.failure else options.runs for r in study.results)
             following = cases[min(len(study.results), len(cases)) - 1].label
             bar.update(task, completed=done, description=following)
@@ -234,7 +236,7 @@ def _advise(options: argparse.Namespace, _: list[str]) -> int:
         raise ParameterError("--values, --clients and cores are at least 1")
     if not 1 <= options.seconds <= 86_400:
         raise ParameterError(f"--seconds {options.seconds:g} is not between 1 and 86400")
-    # Refuses bits that no scheme takes, once and not for each scheme.
+    # Refuses invalid bits once instead of for each scheme.
     Codec(bits=options.bits)
     federation = Federation(
         options.values,
@@ -262,9 +264,11 @@ def _advise(options: argparse.Namespace, _: list[str]) -> int:
     )
     if not all(p.excluded for p in found):
         measured = [p for p in found if not p.excluded]
-        print_table("what these rest on", [["scheme", "measured here"], *([p.scheme, p.basis()] for p in measured)])
+        print_table(
+            "basis of the predictions", [["scheme", "measured here"], *([p.scheme, p.basis()] for p in measured)]
+        )
     if all(p.excluded for p in found):
-        print("no scheme here does that, or none that could be measured", file=sys.stderr)
+        print("no scheme fits, or none could be measured: see the column why", file=sys.stderr)
         return 1
     return _checked(federation, [p for p in found if not p.excluded][: options.check])
 

@@ -1,4 +1,4 @@
-"""How the help of `fedcipher` is laid out: commands in groups, options in groups, defaults, and examples at the end."""
+"""Parsers whose help has commands and options in groups, defaults, and examples at the end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _NAME_WIDTH = 12
 
 
 class OptionGroup(Protocol):
-    """What takes options: a parser, or one of its groups."""
+    """A parser or one of its groups, to which options can be added."""
 
     def add_argument(self, *names: str, **how: Any) -> object:
-        """As argparse has it."""
+        """Add an option, like `argparse.ArgumentParser.add_argument`."""
         ...
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Shows the default of each option, unless its help says what happens without it."""
+    """Shows the default of each option, unless the option's help already names a default."""
 
     def __init__(self, prog: str, **how: Any) -> None:
         super().__init__(prog, **{"max_help_position": 30, **how})
@@ -37,7 +37,10 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A command's parser: one line for a wrong option, where argparse prints its whole usage before, and examples."""
+    """A command's parser with examples in its help.
+
+    A wrong option gives one line, without the whole usage that argparse prints.
+    """
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
@@ -45,28 +48,28 @@ class Parser(argparse.ArgumentParser):
         self.examples: list[str] = []
 
     def example(self, *lines: str) -> None:
-        """Show what may stand behind the command's name, one example a line."""
+        """Add examples to the help. Each line is the text after the command's name."""
         self.examples += [f"{self.prog} {line}".rstrip() for line in lines]
 
     def format_help(self) -> str:
-        """The help of argparse, and the examples."""
+        """The help of argparse, followed by the examples."""
         shown = "".join(f"  {line}\n" for line in self.examples)
         return super().format_help() + (f"\nexamples:\n{shown}" if shown else "")
 
     def error(self, message: str) -> NoReturn:
-        """Ends the program with one line and status 2."""
+        """Print one line and end the program with status 2."""
         self.exit(2, f"{self.prog}: {quoted(message, MAX_LINE)}; see {self.prog} --help\n")
 
 
 class GroupedParser(Parser):
-    """The program's parser; ``groups`` has the commands of each group with what they do."""
+    """The program's parser; ``groups`` maps each group's title to its commands with their one-line help."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, str]], **how: Any) -> None:
         super().__init__(**how)
         self._groups = groups
 
     def format_help(self) -> str:
-        """A line for each command, by group. `COMMAND --help` has the rest."""
+        """The help with one line for each command, by group."""
         parts = [self.format_usage(), self.description or ""]
         for title, commands in self._groups.items():
             lines = [f"  {name:{_NAME_WIDTH}}{does}" for name, does in commands.items()]
@@ -77,7 +80,7 @@ class GroupedParser(Parser):
 
 
 class RenamedOption(argparse.Action):
-    """Refuses an option's earlier name; ``const`` is its name now."""
+    """Refuses the earlier name of an option; ``const`` is the new name."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, const: str, **how: Any) -> None:
         super().__init__(option_strings, dest, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **how)
@@ -86,5 +89,5 @@ class RenamedOption(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
     ) -> None:
-        """Ends the program, as a wrong option does."""
-        parser.error(f"{option} is {self.const} now")
+        """End the program, like a wrong option."""
+        parser.error(f"{option} was renamed to {self.const}")

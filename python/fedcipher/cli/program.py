@@ -1,4 +1,4 @@
-"""The program `fedcipher`: finds the command, runs it, and says in one line what went wrong."""
+"""The program `fedcipher`: finds the command, runs it, and prints an error in one line."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fedcipher.foreign_text import show
 
 __all__ = ["check_output", "main", "parser", "refused"]
 
-# As a shell reports a program that Ctrl-C, or a pipe without a reader, has ended.
+# A shell's exit status for a program ended by Ctrl-C, or by a pipe without a reader.
 _INTERRUPTED, _NO_READER = 130, 141
 
 
 def main(
     argv: Sequence[str] | None = None, *, program: str = "fedcipher", commands: Sequence[Command] = COMMANDS
 ) -> int:
-    """Entry point of ``fedcipher``; returns the exit status: 0, or not 0 after one line on standard error.
+    """Run ``fedcipher`` and return the exit status. An error prints one line on standard error.
 
-    Another ``program`` of a checkout may have other ``commands``.
+    ``program`` and ``commands`` are for another program with its own commands, such as ``fedcipher-research``.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
@@ -40,13 +40,13 @@ def main(
                 check_output(options)
                 return options.run(options, arguments)
         finally:
-            # Here, and not at Python's end, where a reader that has gone is reported as this program's error.
+            # Flushed here, because at exit Python would report a closed pipe as an error of this program.
             sys.stdout.flush()
     except FedcipherError as error:
         return refused(error)
     except BrokenPipeError:
-        # `| head` has what it wanted. Connections that break are errors of their own (`PeerLostError` and so on).
-        # What is left in the buffer is dropped: Python flushes it once more at its end, and would complain.
+        # The reader of a pipe such as `| head` has ended. Broken connections raise other errors (`PeerLostError`).
+        # Drop the rest of the buffer, because Python flushes it at exit and would report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NO_READER
     except OSError as error:
@@ -58,21 +58,21 @@ def main(
         return _INTERRUPTED
     finally:
         if argv is None:
-            # A signal would interrupt what Python and libraries do at exit, with tracebacks.
+            # Otherwise a signal during the exit would print tracebacks of Python and libraries.
             restore_defaults()
 
 
 def _called(arguments: Sequence[str]) -> str:
-    """The command's name, before which only options without a value can stand; empty where there is none."""
+    """The command's name: the first word that is not an option, as no option before it has a value; empty if none."""
     return next((word for word in arguments if not word.startswith("-")), "")
 
 
 def parser(
     program: str = "fedcipher", commands: Sequence[Command] = COMMANDS, *, called: str | None = None
 ) -> GroupedParser:
-    """The parser of ``commands``, each with its options; with ``called``, that command alone has them.
+    """The parser of ``commands`` with their options; with ``called``, only that command has options.
 
-    To add a command's options imports its module, which the help of the program and other commands do without.
+    A command's options are in its module. So ``called`` avoids the import of other commands' modules.
     """
     groups = {group: {each.name: each.does for each in commands if each.group == group} for group in GROUPS}
     made = GroupedParser(groups, prog=program, description="Federated learning with encrypted updates.")
@@ -80,7 +80,7 @@ def parser(
     made.set_defaults(program=program)
     parts = made.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     for command in commands:
-        # Of a command that passes all words on, no option begins with a byte that a word can have.
+        # A command that passes its words on gets a prefix that no word can have, so every word is an argument.
         part = parts.add_parser(
             command.name,
             help=command.does,
@@ -98,7 +98,7 @@ def _sentence(does: str) -> str:
 
 
 def check_output(options: argparse.Namespace) -> None:
-    """Refuse, whatever the command, to write to a file that it is to read. Raises `ParameterError`."""
+    """Check that ``--out`` is not a file that the command reads. Raises `ParameterError`."""
     out: object = getattr(options, "out", None)
     if not isinstance(out, Path):
         return
@@ -108,26 +108,26 @@ def check_output(options: argparse.Namespace) -> None:
 
 
 def _open_streams() -> None:
-    """Where this program was started without one of its three streams, it reads and writes nothing there.
+    """Replace missing standard streams by the null device.
 
-    A file that it opens would else have that stream's number, and be written to by whatever prints.
+    Otherwise a file opened later would get the number of the missing stream, and printed text would go to this file.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free.
+            # Gets the lowest free number, which is this one.
             os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        # A path may hold what the terminal's encoding lacks.
+        # A path may have characters that the terminal's encoding lacks.
         with suppress(AttributeError):
             getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
 def refused(error: FedcipherError) -> int:
-    """Say why on standard error; returns the exit status."""
+    """Print the error on standard error and return the exit status."""
     return _failed(f"{type(error).__name__}: {error}")
 
 

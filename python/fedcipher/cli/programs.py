@@ -1,4 +1,4 @@
-"""`fedcipher engine` and `fedcipher authority`: the two programs that hold keys, as this process."""
+"""`fedcipher engine` and `fedcipher authority`: run the two programs that hold keys."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["add_authority", "add_engine"]
 
 
 def add_engine(parser: Parser) -> None:
-    """Leaves all words of the command line to the engine."""
+    """Pass all words of the command line to the engine."""
     _pass_on(parser, "engine")
     parser.example("serve --help")
 
 
 def add_authority(parser: Parser) -> None:
-    """Leaves all words of the command line to the authority."""
+    """Pass all words of the command line to the authority."""
     _pass_on(parser, "authority")
     parser.example("init --help")
 
@@ -33,10 +33,10 @@ def _pass_on(parser: Parser, name: str) -> None:
 
 def _become(name: str) -> Callable[[argparse.Namespace, list[str]], int]:
     def run(_: argparse.Namespace, arguments: list[str]) -> int:
-        """Replaces this process, so that nothing of Python is beside the keys. Raises `EngineError`."""
+        """Replace this process, so that no Python code runs beside the keys. Raises `EngineError`."""
         program = find_program(f"fedcipher-{name}")
         sys.stdout.flush()
-        # Python ignores this signal, and a new program goes on ignoring it.
+        # Python ignores this signal, and the new program would inherit that.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         os.execv(program, [f"fedcipher {name}", *arguments[1:]])
 

@@ -1,4 +1,4 @@
-"""`fedcipher status`, `dashboard` and `open`: what a run has done, and its model."""
+"""`fedcipher status`, `dashboard` and `open`: a run's progress and its model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY = "--key ~/.fedcipher/keys/my-app/client-0.key"
 
 
 def add_status(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher status`."""
     _add_run(parser)
     add_key(parser)
     parser.example("my-app", f"my-app {_KEY}")
@@ -27,22 +27,24 @@ def add_status(parser: Parser) -> None:
 
 
 def add_dashboard(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher dashboard`."""
     _add_run(parser)
     page = parser.add_argument_group("page")
-    page.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="where the page is")
-    page.add_argument("--host", action="append", default=[], help="another name that browsers call it by; repeat")
+    page.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="address of the page")
+    page.add_argument(
+        "--host", action="append", default=[], help="another host name of the page in browsers; may be repeated"
+    )
     add_key(parser)
     parser.example("my-app", f"my-app {_KEY}")
     parser.set_defaults(run=_dashboard)
 
 
 def add_open(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher open`."""
     _add_run(parser)
     add_key(parser, required=True)
     output = parser.add_argument_group("output")
-    output.add_argument("--out", type=Path, required=True, help="model.npz to write: an array for each name")
+    output.add_argument("--out", type=Path, required=True, help="model.npz to write, with an array for each name")
     parser.example(f"my-app {_KEY} --out model.npz")
     parser.set_defaults(run=_open)
 
@@ -52,7 +54,7 @@ def _add_run(parser: Parser) -> None:
 
 
 def require_dashboard() -> None:
-    """Raise `DependencyError` where a package of the extra is missing."""
+    """Raise `DependencyError` if a package of the extra ``dashboard`` is missing."""
     require("the dashboard", "dashboard", "flwr", "starlette", "uvicorn", "prometheus_client", "matplotlib")
 
 
@@ -73,7 +75,7 @@ def _status(options: argparse.Namespace, __: list[str]) -> int:
         if record.unfinished is not None:
             said = f"no aggregate: {record.unfinished}"
         elif record.number not in past.ended:
-            said = "under way"
+            said = "active"
         figures = shown.figures(record)
         show(f"round {record.round} (key epoch {record.epoch}): {said}{f'; {figures}' if figures else ''}")
         for lost in shown.losses(record):

@@ -1,4 +1,4 @@
-"""`fedcipher schemes`, what there is, and `fedcipher spec`, one of them for an authority."""
+"""`fedcipher schemes` lists the schemes, and `fedcipher spec` prints one for an authority."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["add_schemes", "add_spec"]
 
 
 def add_schemes(parser: Parser) -> None:
-    """Adds its work; it has no options."""
+    """Set up `fedcipher schemes`, which has no options."""
     parser.example("")
     parser.set_defaults(run=_schemes)
 
 
 def add_spec(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher spec`."""
     cohort = parser.add_argument_group("cohort")
-    cohort.add_argument("--per-round", type=whole(1, MAX_CLIENTS), required=True, help="most clients in one round")
+    cohort.add_argument("--per-round", type=whole(1, MAX_CLIENTS), required=True, help="maximum of clients in a round")
     cohort.add_argument(
         "--max-weight",
         type=whole(1),
         default=1,
         help="largest integer weight of an update in your own program (default: 1)",
     )
-    # An authority's epochs end with a round each, which a run of deltas cannot follow.
+    # Default: weights. A run of deltas keeps one key epoch, but an authority makes new ones.
     add_scheme(parser, target="weights")
     add_privacy(parser, rounds=True)
     parser.example("--per-round 12 > spec.json", "--per-round 12 --scheme oneshot > spec.json")

@@ -1,4 +1,4 @@
-"""`fedcipher access`, `run`, `superlink` and `supernode`: a federation's programs, and who may use them."""
+"""`fedcipher access`, `run`, `superlink` and `supernode`: a federation's programs and their credentials."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = [
 
 
 def add_access(parser: Parser) -> None:
-    """Adds its options."""
-    parser.add_argument("folder", type=Path, help="to make; control.token in it is the SuperLink's too")
+    """Add the options of `fedcipher access`."""
+    parser.add_argument("folder", type=Path, help="folder to make; copy its control.token to the SuperLink")
     link = parser.add_argument_group("SuperLink")
     link.add_argument("--superlink", required=True, metavar="HOST:PORT", help="address of its control service")
-    link.add_argument("--root-certificates", type=Path, required=True, help="certificate of its authority")
+    link.add_argument("--root-certificates", type=Path, required=True, help="certificate of the SuperLink's authority")
     parser.example("access-token --superlink superlink.example:9093 --root-certificates ca.crt")
     parser.set_defaults(run=_access)
 
 
 def add_run(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher run`."""
     parser.add_argument("app", help="folder of the app")
     add_run_options(parser, access=True)
     parser.example("my-app --access access-token --stream")
@@ -42,7 +42,7 @@ def add_run(parser: Parser) -> None:
 
 
 def add_superlink(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher superlink`."""
     group = parser.add_argument_group("SuperLink")
     group.add_argument("--control-token", type=Path, required=True, help="file of the token, from `fedcipher access`")
     _add_flower(parser, group)
@@ -54,7 +54,7 @@ def add_superlink(parser: Parser) -> None:
 
 
 def add_supernode(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher supernode`."""
     _add_flower(parser, parser.add_argument_group("SuperNode"))
     parser.example(
         "--private private -- --superlink superlink.example:9092 --root-certificates ca.crt --trusted-entities "
@@ -64,31 +64,33 @@ def add_supernode(parser: Parser) -> None:
 
 
 def add_superexec(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher superexec`."""
     group = parser.add_argument_group("apps")
     group.add_argument("--tokens", type=Path, required=True, help="folder for the apps' tokens")
-    parser.add_argument("flower", nargs="*", metavar="-- OPTIONS", help="of flower-superexec")
+    parser.add_argument("flower", nargs="*", metavar="-- OPTIONS", help="options of flower-superexec")
     parser.example("--tokens tokens -- --plugin-type clientapp")
     parser.set_defaults(run=_superexec)
 
 
 def _add_flower(parser: Parser, group: OptionGroup) -> None:
-    group.add_argument("--private", type=Path, required=True, help="folder of this program alone")
+    group.add_argument("--private", type=Path, required=True, help="folder for this program's secrets")
     parser.add_argument("flower", nargs="*", metavar="-- OPTIONS", help="options of Flower's program")
 
 
 def add_run_options(parser: Parser, *, access: bool = False) -> None:
-    """Those of `flwr run`; ``access``: and who may start it."""
+    """Add the options of `flwr run`; ``access``: also the folder with the credentials."""
     group = parser.add_argument_group("run")
     if access:
-        group.add_argument("--access", type=Path, required=True, help="folder that `fedcipher access` has made")
-    group.add_argument("--run-config", action="append", default=[], metavar="SETTINGS", help="as `flwr run` takes it")
+        group.add_argument("--access", type=Path, required=True, help="folder made by `fedcipher access`")
+    group.add_argument(
+        "--run-config", action="append", default=[], metavar="SETTINGS", help="settings like those of `flwr run`"
+    )
     group.add_argument("--stream", action="store_true", help="show the run's log until it ends")
-    group.add_argument("--format", choices=["default", "json"], default="default", help="of what is printed")
+    group.add_argument("--format", choices=["default", "json"], default="default", help="output format")
 
 
 def flwr_arguments(options: argparse.Namespace) -> list[str]:
-    """Of `add_run_options`."""
+    """The arguments of `flwr run` for the options of `add_run_options`."""
     configs = [word for text in options.run_config for word in ("--run-config", text)]
     return [*configs, *(["--stream"] * options.stream), "--format", options.format]
 
@@ -99,13 +101,15 @@ def _access(options: argparse.Namespace, _: list[str]) -> int:
 
     folder: Path = options.folder.absolute()
     if not options.root_certificates.is_file():
-        raise ClusterError(f"{options.root_certificates} is no file: name the certificate of the SuperLink's authority")
+        raise ClusterError(
+            f"{options.root_certificates} is not a file: name the certificate of the SuperLink's authority"
+        )
     if folder.exists():
         raise ClusterError(f"{folder} exists: name a new folder")
     superlink = joined(*host_and_port(options.superlink, "--superlink"))
     new_access(folder, superlink, options.root_certificates.absolute())
     show(f"{folder}")
-    show(f"  {CONTROL_TOKEN}  for the SuperLink (fedcipher superlink --control-token); whoever has it starts runs")
+    show(f"  {CONTROL_TOKEN}  for the SuperLink (fedcipher superlink --control-token); starts runs, so keep it secret")
     show(f"  {TRUSTED}   for every SuperNode (--trusted-entities); not secret")
     show(f"  run            fedcipher run APP --access {folder}")
     show(f"  flwr           FLWR_HOME={folder / FLOWER_HOME} flwr list")

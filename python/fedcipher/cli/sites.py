@@ -1,4 +1,4 @@
-"""`fedcipher policy` and `fedcipher charter`: what a site allows, and what a run asks for."""
+"""`fedcipher policy` shows what a site allows, and `fedcipher charter` what a run asks for."""
 
 from __future__ import annotations
 
@@ -18,39 +18,43 @@ __all__ = ["add_charter", "add_policy"]
 
 
 def add_policy(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher policy`."""
     group = parser.add_argument_group("file")
-    group.add_argument("--write", action="store_true", help="make the file, with the default in it, to be changed")
+    group.add_argument("--write", action="store_true", help="write the default policy to the file, as a start")
     parser.example("", "--write")
     parser.set_defaults(run=_policy)
 
 
 def add_charter(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher charter`."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of SecureStrategy(out=...), or its name")
     sign = parser.add_argument_group("signature")
     sign.add_argument(
-        "--sign", type=Path, metavar="IDENTITY", help="vouch for the charter, with the coordinator's NAME.identity"
+        "--sign", type=Path, metavar="IDENTITY", help="sign the charter with the coordinator's NAME.identity"
     )
     sign.add_argument(
-        "--digest", default="", metavar="SHA256", help="with --sign: of the charter that the coordinator has looked at"
+        "--digest",
+        default="",
+        metavar="SHA256",
+        help="with --sign: digest of the charter that the coordinator has read",
     )
     parser.example("my-app")
     parser.set_defaults(run=_charter)
 
 
-def _usual_place() -> Path:
+def _default_place() -> Path:
     return home() / "policy.json"
 
 
 def _policy(options: argparse.Namespace, _: list[str]) -> int:
-    place = policy_path(_usual_place())
+    place = policy_path(_default_place())
     if options.write:
         _write(place)
         return 0
     found = place.exists()
-    policy = load_policy(_usual_place())
-    show(f"{place}: {'in force' if found else 'not there, so the default is in force'} ({POLICY_FILE} names another)")
+    policy = load_policy(_default_place())
+    state = "in force" if found else "missing, so the default is in force"
+    show(f"{place}: {state} ({POLICY_FILE} can name another file)")
     print(json.dumps(policy.to_values(), indent=2))
     if not found:
         show("`fedcipher policy --write` makes the file; docs/how-to/policy.md says what each line allows")
@@ -74,19 +78,19 @@ def _charter(options: argparse.Namespace, _: list[str]) -> int:
 
     run = read_run(locate_run(options.folder))
     charter = run.charter
-    # ASCII only: a run's folder may come from anybody.
+    # ASCII only, because a run's folder may come from an untrusted party.
     print(json.dumps(json.loads(charter.encode()), indent=2))
     show(f"SHA-256 of the charter: {charter.digest.hex()}")
     if options.sign is not None:
-        # Somebody else may have written the folder since the look.
+        # The folder may have changed since the coordinator read the charter.
         if options.digest != charter.digest.hex():
             raise ParameterError(
-                "--sign needs --digest, the SHA-256 of the charter that you have looked at; this is another"
+                "--sign needs --digest, the SHA-256 of the charter that you have read; this charter has another"
             )
         run.sign(read_identity(options.sign))
         show("signed: the server sends the signature with the charter, to clients that know this coordinator")
     try:
-        load_policy(_usual_place()).judge(charter, run.signature)
+        load_policy(_default_place()).judge(charter, run.signature)
         show("this site's policy allows it")
     except CharterError as error:
         show(str(error))

@@ -1,4 +1,4 @@
-"""`fedcipher train`: a federation simulated on this machine."""
+"""`fedcipher train` simulates a federation on this machine."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["add_train"]
 
-# As many as a round's number has places in a run.
+# A round's number has so many bits for the round within its run.
 _MAX_ROUNDS = 2**_native.ROUND_INDEX_BITS - 1
 _SETTINGS = (
     *("dataset", "model", "clients", "per_round", "rounds"),
     *("epochs", "batch", "learning_rate", "learning_rate_end", "optimiser", "dirichlet", "seed"),
     *("test_share", "validation_share", "patience", "resume"),
 )
-"""Options that are a run's settings as they are."""
+"""Options with the name and value of a run's setting."""
 
 
 def add_train(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `fedcipher train`."""
     _add_federation(parser)
     _add_training(parser)
     add_scheme(parser, layers=True)
@@ -56,13 +56,17 @@ def add_train(parser: Parser) -> None:
 def _add_federation(parser: Parser) -> None:
     group = parser.add_argument_group("data and clients")
     group.add_argument("--dataset", default="digits", help=", ".join(DATASETS))
-    group.add_argument("--data-dir", default="", help="folder of its files: IDX, input.txt, or as published")
-    group.add_argument("--clients", type=whole(1, MAX_CLIENTS), default=12, help="clients, each with its part of it")
+    group.add_argument(
+        "--data-dir", default="", help="folder with the data set's files: IDX, input.txt, or as published"
+    )
+    group.add_argument(
+        "--clients", type=whole(1, MAX_CLIENTS), default=12, help="clients, each with a part of the data"
+    )
     group.add_argument(
         "--per-round",
         type=whole(1, MAX_CLIENTS),
         default=0,
-        help="clients sampled a round (default: a third; digits: all)",
+        help="clients sampled in each round (default: a third; digits: all)",
     )
     group.add_argument(
         "--dirichlet",
@@ -74,15 +78,17 @@ def _add_federation(parser: Parser) -> None:
         "--test-share",
         type=positive(1e-6, 0.99, zero=True),
         default=0.0,
-        help="of each client's own examples, to evaluate on (default: 0, the data set's test examples)",
+        help="share of each client's examples to evaluate on (default: 0, use the data set's test examples)",
     )
     group.add_argument(
         "--validation-share",
         type=positive(1e-6, 0.99, zero=True),
         default=0.0,
-        help="of what a client trains on, kept to stop its training early",
+        help="share of a client's training examples that decide when its training stops early",
     )
-    group.add_argument("--seed", type=whole(0, 2**32 - 1), default=0, help="of the parts, the samples and the model")
+    group.add_argument(
+        "--seed", type=whole(0, 2**32 - 1), default=0, help="seed of the parts, the samples and the model"
+    )
 
 
 def _add_training(parser: Parser) -> None:
@@ -92,22 +98,22 @@ def _add_training(parser: Parser) -> None:
         default="",
         help="cnn-8k, lenet5, cnn-1.2m, resnet20, gru or gru-0.66m (default: by the data set)",
     )
-    group.add_argument("--rounds", type=whole(1, _MAX_ROUNDS), default=10, help="rounds of the run")
+    group.add_argument("--rounds", type=whole(1, _MAX_ROUNDS), default=10, help="number of rounds")
     group.add_argument(
-        "--epochs", type=whole(1), default=0, help="passes over the local data a round (default: 1; digits: 5)"
+        "--epochs", type=whole(1), default=0, help="passes over the local data per round (default: 1; digits: 5)"
     )
-    group.add_argument("--batch", type=whole(1), default=0, help="examples a step (default: 64; digits: 16)")
-    # Names as fedcipher.models has them; that needs JAX, and the settings check it.
+    group.add_argument("--batch", type=whole(1), default=0, help="examples per step (default: 64; digits: 16)")
+    # fedcipher.models has the names, but its import needs JAX. `Settings` checks the name.
     group.add_argument("--optimiser", default="nadam", help="nadam or adam")
-    group.add_argument("--learning-rate", type=positive(1e-12, 1e6), default=1e-3, help="of the first round")
+    group.add_argument("--learning-rate", type=positive(1e-12, 1e6), default=1e-3, help="rate of the first round")
     group.add_argument(
         "--learning-rate-end",
         type=positive(1e-12, 1e6, zero=True),
         default=0.0,
-        help="of the last round, down to which it follows a cosine (default: it stays)",
+        help="rate of the last round; the rates follow a cosine (default: constant rate)",
     )
     group.add_argument(
-        "--patience", type=whole(1), default=1, help="passes without a better validation loss that end a training"
+        "--patience", type=whole(1), default=1, help="passes without a better validation loss before a client stops"
     )
 
 
@@ -116,15 +122,17 @@ def _add_engine(parser: Parser) -> None:
     group.add_argument(
         "--engine",
         choices=["off", "auto"],
-        help="auto: keys in an engine process, from an authority (default: off; auto with --accelerator)",
+        help="auto: an engine process holds the keys, from an authority (default: off; auto with --accelerator)",
     )
     group.add_argument(
         "--accelerator",
         default="off",
         choices=["off", "sim"],
-        help="sim: bfv's arithmetic on FedBit's device, simulated",
+        help="sim: do bfv's arithmetic on a simulation of FedBit's device",
     )
-    group.add_argument("--accelerator-library", type=Path, default=LIBRARY, help="what `make hardware-sim` builds")
+    group.add_argument(
+        "--accelerator-library", type=Path, default=LIBRARY, help="library that `make hardware-sim` builds"
+    )
 
 
 def _add_output(parser: Parser) -> None:
@@ -133,12 +141,12 @@ def _add_output(parser: Parser) -> None:
     group.add_argument(
         "--resume",
         action="store_true",
-        help="go on with the run in --out where there is one; keys stay there (OUT/keys) until the run has ended",
+        help="resume the run in --out if there is one; keys stay in OUT/keys until the run has ended",
     )
-    group.add_argument("--dashboard", action="store_true", help="a page that shows the run while it grows")
-    group.add_argument("--compare", choices=["plain"], help="a second run, to have it beside the first in the report")
+    group.add_argument("--dashboard", action="store_true", help="serve a page that shows the run while it runs")
+    group.add_argument("--compare", choices=["plain"], help="run a second time under this scheme, for comparison")
     group.add_argument(
-        "--link-mbit", type=float, default=100.0, help="Mbit/s of the link for which the report has transfer times"
+        "--link-mbit", type=float, default=100.0, help="rate in Mbit/s for the transfer times in the report"
     )
 
 
@@ -149,11 +157,11 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         from fedcipher.cli.runs import require_dashboard
 
         require_dashboard()
-    from fedcipher.app.apart import run_apart
+    from fedcipher.app.forked_run import run_forked
     from fedcipher.app.simulate import train
     from fedcipher.cli.program import refused
 
-    # Of the run, or of this process: then it is made when all else has been found right.
+    # With --resume the keys are in the run's folder. Otherwise they are in a temporary folder, made after all checks.
     keys_folder = str(resolved(options.out) / "keys")
     privacy = privacy_of(options, options.rounds)
     settings = _settings(options, privacy, keys_folder)
@@ -175,22 +183,22 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
         return 0
 
     if options.resume:
-        return run_apart(lambda: work(keys_folder), refused)
+        return run_forked(lambda: work(keys_folder), refused)
     with scratch_folder("fedcipher-") as scratch:
-        return run_apart(lambda: work(str(Path(scratch) / "keys")), refused)
+        return run_forked(lambda: work(str(Path(scratch) / "keys")), refused)
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise `ParameterError` for options that go together with no run."""
+    """Raise `ParameterError` for options that exclude each other."""
     if not (math.isfinite(options.link_mbit) and options.link_mbit > 0):
         raise ParameterError(f"--link-mbit {options.link_mbit:g}: give a positive number of Mbit/s")
     if options.compare == options.scheme:
         raise ParameterError(f"--compare {options.compare} beside --scheme {options.scheme}: choose another scheme")
     if options.accelerator != "off" and options.engine == "off":
-        raise ParameterError("--accelerator is an engine's: leave out --engine off")
+        raise ParameterError("--accelerator needs an engine: leave out --engine off")
     if options.resume and (options.compare or _in_engine(options)):
         raise ParameterError(
-            "--resume goes with one run whose keys are in files: leave out --compare, --engine and --accelerator"
+            "--resume needs one run with keys in files: leave out --compare, --engine and --accelerator"
         )
 
 
@@ -199,7 +207,7 @@ def _in_engine(options: argparse.Namespace) -> bool:
 
 
 def _settings(options: argparse.Namespace, privacy: Privacy | None, keys_folder: str) -> Settings:
-    """The run's `Settings`; with privacy the parameters of the scheme follow from them."""
+    """The run's `Settings`. With privacy this also sets the scheme's ``min_contributions``."""
     from fedcipher.app.settings import Settings
     from fedcipher.app.simulate import client_sizes, largest_weight
 
@@ -208,14 +216,14 @@ def _settings(options: argparse.Namespace, privacy: Privacy | None, keys_folder:
     settings = Settings(keys=keys_folder, **shape)
     if privacy is None:
         return replace(settings, examples_per_weight=largest_weight(client_sizes(settings)))
-    # Nobody drops out of a simulation: the fewer shares a sum counts on, the larger each is.
+    # Clients do not drop out of a simulation, so require all: with fewer noise shares each share would be larger.
     if not sets(options, "min_contributions"):
         options.set.append(f"min_contributions={settings.per_round}")
     return settings
 
 
 def _take_layers(options: argparse.Namespace, settings: Settings, privacy: Privacy | None) -> None:
-    """Bits and ranges by layer become those of the model's tensors."""
+    """Replace bits and ranges by layer with bits and ranges by tensor."""
     if not isinstance(options.bits, LayerBits) and not isinstance(options.clip, LayerClips):
         return
     names = tensor_names(settings.dataset, settings.data_dir, settings.model)
@@ -226,7 +234,7 @@ def _take_layers(options: argparse.Namespace, settings: Settings, privacy: Priva
 
 
 def _beside(made: Scheme, name: str) -> Scheme:
-    """Another scheme for the same cohort and codec."""
+    """The scheme ``name`` for the same cohort and codec."""
     params = made.params()
     shape = {key: params[key] for key in ("clients", "max_weight", "min_contributions") if key in params}
     return scheme(name, codec=made.codec, **shape)

@@ -1,1 +1,1 @@
-"""A federation on this machine as it is in service: `fedcipher cluster`."""
+"""Runs a whole federation on this machine, like one in production: `fedcipher cluster`."""

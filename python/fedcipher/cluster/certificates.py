@@ -1,4 +1,4 @@
-"""A certificate authority for a day's federation on this machine, and the key pairs of its nodes."""
+"""Makes short-lived certificates for a federation on this machine, and the key pairs of its nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509
 
 
 def server_certificate(folder: Path) -> None:
-    """``ca.crt``, ``link.crt`` and ``link.pem`` for localhost; the authority's own key is thrown away."""
+    """Write ``ca.crt``, ``link.crt`` and ``link.pem`` for localhost. The authority's secret key is not kept."""
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     name = "Fedcipher cluster on this machine"
     key_usage = x509.KeyUsage(
@@ -77,10 +77,10 @@ def server_certificate(folder: Path) -> None:
 
 
 def key_pair(folder: Path, name: str) -> tuple[Path, Path]:
-    """``NAME.key`` and ``NAME.pub``, with which a SuperNode shows a SuperLink who it is."""
+    """Write ``NAME.key`` and ``NAME.pub``, which identify a SuperNode to a SuperLink; returns both paths."""
     key = ec.generate_private_key(ec.SECP384R1())
     secret, public = folder / f"{name}.key", folder / f"{name}.pub"
-    # The only form that Flower reads.
+    # Flower reads this format only.
     _secret(secret, _pem(key, serialization.PrivateFormat.OpenSSH))
     encoding, form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     public.write_bytes(key.public_key().public_bytes(encoding, form))

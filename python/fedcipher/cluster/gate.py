@@ -1,8 +1,8 @@
-"""What stands before a SuperLink's HTTP application: everything is refused that is not named here.
+"""Filters the requests to a SuperLink's HTTP application, and refuses everything that is not listed here.
 
-A SuperLink serves three interfaces on one port. The control API starts runs: it asks for the token. The fleet API is
-for SuperNodes: Flower checks their signatures. The runtime API is for the SuperLink's own apps: it takes connections of
-this machine only, and Flower checks its secret and the tasks' tokens.
+A SuperLink serves three interfaces on one port. The control API starts runs and requires the token. The fleet API
+serves SuperNodes, whose signatures Flower checks. The runtime API serves the SuperLink's own apps: it accepts
+connections from this machine only, and Flower checks the secret and the tasks' tokens.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _CONTROL, _FLEET, _RUNTIME = "/v1/control/", "/v1/fleet/", "/v1/runtime/"
 _GET_FAB = "/v1/fleet/get-fab"
 _HOST = re.compile(rb"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
-"""Anything else in a Host header can hide a request's path from what looks at its URL."""
+"""Allowed Host headers. Other characters could make a URL's path differ from the path that is checked."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(r"fpk_[A-Za-z0-9_-]{1,64}")
 _SIGNATURE = re.compile(r"[A-Za-z0-9_-]{86}")
-_MOST_BYTES = 16384
-"""Of signatures."""
-_MOST_SECONDS = 2**40
-# One text for whatever is refused; Flower's commands show it.
+_MAX_BYTES = 16384
+"""The largest body with signatures."""
+_MAX_SECONDS = 2**40
+# Every refusal has the same text. Flower's commands show it.
 _REFUSAL = json.dumps({"detail": "Refused: no valid token, or no such address."}).encode()
 
 
 class Gate:
-    """An ASGI application around ``application``.
+    """An ASGI application that filters the requests to ``application``.
 
-    ``token`` opens the control API. ``signatures`` is the folder for those of app bundles. ``hosts`` are the names that
-    a request may call this machine by; none: any name.
+    ``token`` gives access to the control API. ``signatures`` is the folder for signatures of app bundles. ``hosts``
+    are the names that are allowed in Host headers; an empty set allows every name.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Gate:
         return found is not None and (not self._hosts or found[1].decode() in self._hosts)
 
     async def _keep(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Signatures that the coordinator sends; a SuperNode checks them, nobody here does."""
+        """Store the signatures that the coordinator sends. SuperNodes check them; the SuperLink does not."""
         said = _parsed(await _body(receive))
         if scope["method"] != "POST" or said is None:
             await _refuse(scope, send)
@@ -94,7 +94,7 @@ class Gate:
 
 
 class _Signing:
-    """Adds signatures to the bundle in one answer."""
+    """Adds the stored signatures to the app bundle in an answer."""
 
     def __init__(self, send: Send, signatures: Path) -> None:
         self._send, self._signatures = send, signatures
@@ -116,7 +116,7 @@ class _Signing:
         found = self._signatures / f"{hashlib.sha256(answer.fab.content).hexdigest()}.json"
         if not answer.fab.verifications and found.exists():
             answer.fab.verifications["valid_license"] = "Valid"
-            for key_id, signature in read_json(found, _MOST_BYTES).items():
+            for key_id, signature in read_json(found, _MAX_BYTES).items():
                 answer.fab.verifications[key_id] = json.dumps(signature)
         body = answer.SerializeToString()
         kept = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
@@ -136,19 +136,19 @@ def _is_loopback(client: tuple[str, int] | None) -> bool:
 
 
 async def _body(receive: Receive) -> bytes:
-    """At most `_MOST_BYTES`; nothing where there are more."""
+    """The request's body; empty if it has more than `_MAX_BYTES`."""
     body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
-        if message["type"] != "http.request" or len(body) > _MOST_BYTES:
+        if message["type"] != "http.request" or len(body) > _MAX_BYTES:
             return b""
         if not message.get("more_body", False):
             return bytes(body)
 
 
 def _parsed(body: bytes) -> tuple[str, dict[str, dict[str, Any]]] | None:
-    """The bundle's digest and its signatures; None for what `access` does not send."""
+    """The bundle's digest and its signatures; None for a body that `fedcipher.cluster.access` does not send."""
     try:
         said = parse_json(body)
         digest, signatures = str(said["bundle"]), dict(said["signatures"])
@@ -157,7 +157,7 @@ def _parsed(body: bytes) -> tuple[str, dict[str, dict[str, Any]]] | None:
             text, when = one["signature"], one["signed_at"]
             if not (_KEY_ID.fullmatch(key_id) and _SIGNATURE.fullmatch(text) and type(when) is int):
                 return None
-            if not 0 <= when < _MOST_SECONDS:
+            if not 0 <= when < _MAX_SECONDS:
                 return None
             made[key_id] = {"signature": text, "signed_at": when}
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,7 +1,7 @@
-"""A SuperLink and SuperNodes that know each other by keys, each a process of its own, in one folder.
+"""Runs a SuperLink and SuperNodes as separate processes, with keys that authenticate them, in one folder.
 
-What a deployment on several machines has (docs/how-to/deploy.md), on one: nothing here is another transport or
-another engine than Flower's own. Other users of the machine reach the ports, and nothing behind them: see `programs`.
+The cluster has the same parts as a deployment on several machines (docs/how-to/deploy.md) and uses Flower's own
+transport. Other users of the machine can connect to the ports, but are refused there (`fedcipher.cluster.programs`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["FLOWER_HOME", "down", "run", "status", "up"]
 
 _ACCESS = Path("access")
 FLOWER_HOME = _ACCESS / ACCESS_HOME
-"""In the cluster's folder: with which `flwr` logs in."""
+"""The folder, inside the cluster's folder, with the login of the `flwr` command."""
 _START_SECONDS = 120.0
 _NODE_SECONDS = 10.0
-"""More for each node."""
+"""Added to `_START_SECONDS` for each node."""
 _LOCK_SECONDS = 5.0
-_MOST_SAID = 300
+_MAX_OUTPUT = 300
 _KNOWN = "public key already in use"
-"""Flower's words for a node that is registered; the answer to that may have been lost."""
+"""Flower's text for a node that is already registered. The answer to its registration may have been lost."""
 _END_SECONDS = 30.0
 
 
@@ -56,11 +56,13 @@ def up(
     engine: bool = False,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Make keys and certificates in the new ``folder``, start everything, and return when all nodes are there.
+    """Make keys and certificates in the new ``folder``, start all programs, and wait until all nodes are online.
 
-    With ``members`` the scheme has no shared key: each party has an identity, and the first so many hold shares. With
-    ``engine`` keys are in engines, one a node, from an authority. Returns what an app's ``fedcipher-keys`` is, also
-    where the same cluster runs already. Raises `ClusterError` where the folder has another, or a start fails.
+    ``members``: for a scheme without a shared key. Each party gets an identity, and the first ``members`` parties form
+    the committee. ``engine``: an authority makes the keys, and each node has an engine that holds them.
+
+    Returns the value of ``fedcipher-keys`` for an app. If the same cluster already runs, only returns this value.
+    Raises `ClusterError` if the folder has another cluster or other content, or if a start fails.
     """
     asked = {"scheme": scheme.spec(), "clients": clients, "members": members, "engine": engine}
     if is_running(folder):
@@ -68,7 +70,7 @@ def up(
     if (folder / INDEX).exists():
         raise ClusterError(f"{folder} has the keys and logs of an earlier cluster: remove it, or name another folder")
     if folder.exists() and any(folder.iterdir()):
-        raise ClusterError(f"{folder} has other things in it: name a new folder")
+        raise ClusterError(f"{folder} is not empty: name a new folder")
     offload = Offload(folder / "engines", scheme, clients, _free_port()) if engine else None
     app_keys = offload.keys if offload else str(folder / "keys")
     try:
@@ -76,7 +78,7 @@ def up(
         on_progress("keys and certificates")
         port, public = _prepare(folder, scheme, clients, members, offload, {**asked, "keys": app_keys})
     except BaseException:
-        # Nothing runs yet, and a second try finds the folder as this one did.
+        # Nothing runs yet. Remove the folder, so that a second try can begin again.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     supervisor: subprocess.Popen[bytes] | None = None
@@ -84,7 +86,7 @@ def up(
         supervisor = _supervisor(folder)
         _start(folder, port, public, offload, on_progress)
     except BaseException:
-        # It may not hold yet what `down` knows it by.
+        # `down` finds the supervisor by its lock, so wait until the supervisor holds it.
         until = time.monotonic() + _END_SECONDS
         while supervisor and supervisor.poll() is None and not is_running(folder) and time.monotonic() < until:
             time.sleep(0.05)
@@ -94,23 +96,23 @@ def up(
 
 
 def _running(folder: Path, asked: dict[str, Any]) -> str:
-    """The keys of the cluster that runs, if it is the one that is asked for."""
+    """The keys of the running cluster, if it has the parameters in ``asked``."""
     index = _index(folder)
-    # As JSON has it.
+    # The types of JSON, like in the index.
     wanted = json.loads(json.dumps(asked))
     others = [name for name, value in wanted.items() if index.get(name) != value]
     if others:
         raise ClusterError(
-            f"a cluster runs in {folder}, with another {' and another '.join(others)}: `fedcipher cluster down` ends "
-            "it; or name another folder"
+            f"a cluster runs in {folder}, with another {' and another '.join(others)}: end that cluster with "
+            "`fedcipher cluster down`, or name another folder"
         )
     if not (folder / REGISTERED).exists():
-        raise ClusterError(f"the cluster in {folder} is starting: wait for it, or end it with `fedcipher cluster down`")
+        raise ClusterError(f"the cluster in {folder} is starting: wait, or end it with `fedcipher cluster down`")
     return str(index["keys"])
 
 
 def run(folder: Path, app: str, arguments: list[str]) -> int:
-    """`flwr run` of ``app`` on the cluster, signed by it; its exit status. Raises `ClusterError`."""
+    """Sign ``app``, start it on the cluster with `flwr run` and return the exit status. Raises `ClusterError`."""
     if not is_running(folder):
         raise ClusterError(f"no cluster runs in {folder}: `fedcipher cluster up` starts one")
     return run_app(folder / _ACCESS, app, arguments)
@@ -127,7 +129,7 @@ def _index(folder: Path) -> dict[str, Any]:
 def _prepare(
     folder: Path, scheme: Scheme, clients: int, members: int, offload: Offload | None, asked: dict[str, Any]
 ) -> tuple[int, list[Path]]:
-    """All files; the SuperLink's port, and the nodes' public keys."""
+    """Write all files. Returns the SuperLink's port and the nodes' public keys."""
     for part in ("tls", "nodes", "logs", "apps", "state", "private"):
         (folder / part).mkdir(mode=0o700)
     server_certificate(folder / "tls")
@@ -141,10 +143,10 @@ def _prepare(
     programs = [_superlink(folder, port)]
     programs += [_program(name, command) for name, command in (offload.programs() if offload else [])]
     public: list[Path] = []
-    for number, whose in enumerate(own):
+    for number, key_setting in enumerate(own):
         secret, shown = key_pair(folder / "nodes", f"node-{number}")
         public.append(shown)
-        config = f"partition-id={number} num-partitions={clients} {whose}"
+        config = f"partition-id={number} num-partitions={clients} {key_setting}"
         programs.append(_supernode(folder, port, f"node-{number}", secret, config))
     (folder / INDEX).write_text(json.dumps({**asked, "port": port, "programs": programs}, indent=1))
     return port, public
@@ -168,11 +170,11 @@ def _supernode(folder: Path, port: int, name: str, secret: Path, config: str) ->
 
 
 def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> list[Path]:
-    """The server's key and each client's; the clients' files."""
+    """Make the server's key and the clients' keys. Returns the clients' key files."""
     if not members:
         keys.save(scheme.keygen(clients), scheme, folder / "keys")
         return [keys.client_file(folder / "keys", number) for number in range(clients)]
-    # Sorted by name, as a roster numbers its parties.
+    # A roster numbers its parties in the order of their names.
     parties = [f"party-{number:04d}" for number in range(clients)]
     own, made = folder / "identities", [keys.client_file(folder / "keys", number) for number in range(clients)]
     cards = [roster.new_identity(party, own)[1] for party in parties]
@@ -181,7 +183,7 @@ def _party_keys(folder: Path, scheme: Scheme, clients: int, members: int) -> lis
     _, listed = roster.make(cards, scheme, server, members=parties[:members])
     for party, path in zip(parties, made, strict=True):
         accept = roster.expected(listed.fingerprint)
-        # All of them are made here, by the roster's maker.
+        # Trusted, because this process made the roster and all identities.
         roster.join(own / f"{party}.identity", server, path, accept=accept, trusts_maker=True)
     return made
 
@@ -193,7 +195,7 @@ def _supervisor(folder: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            # Python looks for modules in the folder it is started in, which may be anybody's.
+            # Python imports modules from its working folder, which another user may control.
             cwd=folder,
             start_new_session=True,
         )
@@ -206,7 +208,7 @@ def _start(
     until = began + _START_SECONDS + _NODE_SECONDS * len(public)
 
     def wait(what: str) -> None:
-        # A supervisor takes a moment to lock its file.
+        # A new supervisor needs a moment to lock its file.
         _wait(folder, what, may_be_gone=time.monotonic() < began + _LOCK_SECONDS, is_late=time.monotonic() > until)
 
     on_progress("SuperLink")
@@ -221,27 +223,27 @@ def _start(
         offload.wait(wait)
     on_progress("SuperNodes")
     while (here := status(folder)["online"]) < len(public):
-        wait(f"{here} of {len(public)} SuperNodes are there")
+        wait(f"{here} of {len(public)} SuperNodes are online")
 
 
 def _register(folder: Path, public: Path, wait: Callable[[str], None]) -> None:
-    """Tell the SuperLink of a node; it may know it already, where its answer was lost."""
+    """Register a node at the SuperLink. An earlier try may have succeeded although its answer was lost."""
     while True:
         done, said = _flwr(folder, "supernode", "register", str(public), NAME)
         if done or _KNOWN in " ".join(said.lower().split()):
             return
-        wait(f" ({' '.join(said.split())[-_MOST_SAID:]})" if said.strip() else "")
+        wait(f" ({' '.join(said.split())[-_MAX_OUTPUT:]})" if said.strip() else "")
 
 
 def _wait(folder: Path, what: str, *, may_be_gone: bool, is_late: bool) -> None:
     gone = not may_be_gone and not is_running(folder)
     if gone or is_late:
-        raise ClusterError(f"{what}; {folder / 'logs'} has what the programs said")
+        raise ClusterError(f"{what}; see the programs' logs in {folder / 'logs'}")
     time.sleep(0.2)
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """``running``, ``port``, ``clients`` and how many SuperNodes are ``online``. Raises `ClusterError`."""
+    """A dict with ``running``, ``port``, ``clients`` and the number of SuperNodes ``online``. Raises `ClusterError`."""
     said = _index(folder)
     found = {"running": bool(is_running(folder)), "port": said["port"], "clients": said["clients"], "online": 0}
     if found["running"]:
@@ -249,13 +251,13 @@ def status(folder: Path) -> dict[str, Any]:
         try:
             nodes: list[dict[str, Any]] = parse_json(text)["nodes"] if done else []
         except (ValueError, KeyError, TypeError) as error:
-            raise ClusterError(f"`flwr supernode list` says what is not understood: {text[:200]!r}") from error
+            raise ClusterError(f"`flwr supernode list` gave an unknown answer: {text[:200]!r}") from error
         found["online"] = sum(str(node.get("status", "")).lower() == "online" for node in nodes)
     return found
 
 
 def down(folder: Path) -> bool:
-    """End all processes; whether there were any. The folder stays, with its logs. Raises `ClusterError`."""
+    """End all processes and return whether there were any. The folder and its logs stay. Raises `ClusterError`."""
     process = is_running(folder)
     if not process:
         return False
@@ -271,12 +273,12 @@ def down(folder: Path) -> bool:
 
 
 def _program(name: str, command: list[Any]) -> dict[str, Any]:
-    # Flower's are beside Python; a path stays what it is.
+    # A program's name becomes its path beside Python; an absolute path is not changed.
     return {"name": name, "command": [str(Path(sys.executable).parent / command[0]), *map(str, command[1:])]}
 
 
 def _flwr(folder: Path, *arguments: str) -> tuple[bool, str]:
-    """Whether a command of ``flwr`` has worked, and what it printed; if not, errors too."""
+    """Run a ``flwr`` command. Returns whether it succeeded, and its output, with errors if it failed."""
     environment = {**for_flower(folder / FLOWER_HOME), "FLWR_TELEMETRY_ENABLED": "0"}
     command = [str(Path(sys.executable).parent / "flwr"), *arguments]
     try:

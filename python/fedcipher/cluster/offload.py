@@ -1,4 +1,4 @@
-"""With ``--engine``: a key authority, and for each node an engine of its own, which alone holds the node's keys."""
+"""The programs of ``--engine``: a key authority and one engine per node. Only the engine holds the node's keys."""
 
 from __future__ import annotations
 
@@ -14,53 +14,59 @@ from fedcipher.schemes import Scheme
 
 __all__ = ["Offload"]
 
-_LONGEST_SOCKET = 107
-"""Bytes of a Unix socket's path, by the kernel."""
-_LOOK_SECONDS = "2"
-"""An engine's, for a new key epoch."""
+_MAX_SOCKET_PATH = 107
+"""Bytes; the kernel's limit for the path of a Unix socket."""
+_REFRESH_SECONDS = "2"
+"""The interval at which an engine looks for a new key epoch."""
 
 
 class Offload:
-    """What the authority and the engines of ``clients`` nodes are, in ``folder``. Raises `ClusterError`."""
+    """The key authority and the engines of ``clients`` nodes, with their files in ``folder``.
+
+    Raises `ClusterError` if the folder's path is too long for sockets.
+    """
 
     def __init__(self, folder: Path, scheme: Scheme, clients: int, port: int) -> None:
         self._folder, self._scheme, self._port = folder, scheme, port
         self._devices = device_names(clients)
         longest = max(len(str(self._socket(device)).encode()) for device in self._devices)
-        if longest > _LONGEST_SOCKET:
+        if longest > _MAX_SOCKET_PATH:
             raise ClusterError(
-                f"engines listen on sockets in {folder}, and a socket's path has at most {_LONGEST_SOCKET} bytes, "
+                f"engines listen on sockets in {folder}, and a socket's path has at most {_MAX_SOCKET_PATH} bytes, "
                 f"not {longest}: give a shorter --folder"
             )
 
     def make(self) -> None:
-        """Certificates and keys."""
+        """Make the certificates and keys."""
         new_authority(self._scheme, len(self._devices), self._folder)
 
     def programs(self) -> list[tuple[str, list[str | Path]]]:
-        """Name and command of each."""
+        """The name and command of each program."""
         at = f"127.0.0.1:{self._port}"
         authority: list[str | Path] = [find_program("fedcipher-authority"), "--state", self._folder / "authority"]
         found = [("authority", [*authority, "serve", "--listen", at, *lock_arguments()])]
         for device in self._devices:
             engine: list[str | Path] = [find_program("fedcipher-engine"), "serve", "--authority", at]
             engine += ["--listen", self._target(device), "--state", self._folder / f"{device}.state"]
-            engine += ["--credentials", self._folder / device, "--refresh", _LOOK_SECONDS, *lock_arguments()]
-            # Pinned threads of all engines would share the first cores.
+            engine += ["--credentials", self._folder / device, "--refresh", _REFRESH_SECONDS, *lock_arguments()]
+            # With --roam threads are not pinned. Otherwise all engines would share the first cores.
             found.append((f"engine-{device.removeprefix('client-')}", [*engine, "--roam", "--threads", "1"]))
         return found
 
     def targets(self) -> list[str]:
-        """``fedcipher-engine`` of each node."""
+        """The value of ``fedcipher-engine`` for each node."""
         return [self._target(device) for device in self._devices]
 
     @property
     def keys(self) -> str:
-        """``fedcipher-keys`` of an app."""
+        """The value of ``fedcipher-keys`` for an app."""
         return f"authority://127.0.0.1:{self._port}{quote(str(self._folder / 'aggregator'))}"
 
     def wait(self, still: Callable[[str], None]) -> None:
-        """Until all engines have keys; ``still`` is told what is missing, and ends the waiting by raising."""
+        """Wait until all engines have keys.
+
+        ``still`` is called again and again with a text that says what is missing. It may raise to end the wait.
+        """
         if self._scheme.info.committee:
             while True:
                 try:

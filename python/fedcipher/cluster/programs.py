@@ -1,8 +1,9 @@
-"""Flower's SuperLink and SuperNode as `fedcipher superlink` and `fedcipher supernode` run them: with every door closed.
+"""Runs Flower's SuperLink and SuperNode securely, for `fedcipher superlink` and `fedcipher supernode`.
 
-Started by themselves they take runs and tasks from whoever reaches their ports, and put the tasks' tokens on command
-lines, where every user of the machine reads them. Here a `Gate` stands before the SuperLink, the process that starts
-apps (SuperExec) has a secret with it, tokens are in files, and everything is TLS.
+On their own, these programs accept runs and tasks from every process that can connect to their ports. They put the
+tasks' tokens on command lines, which every user of the machine can read. Here a `Gate` filters requests to the
+SuperLink, SuperExec (the process that starts apps) authenticates with a secret, tokens are in files, and all
+connections use TLS.
 """
 
 from __future__ import annotations
@@ -36,35 +37,44 @@ from fedcipher.keys.store import read_secret, write_new
 __all__ = ["private_folder", "superexec", "superlink", "supernode"]
 
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_OURS = "which fedcipher gives itself; leave it out"
-_NOT_THE_LINKS = {
-    "--insecure": "which sends everything in the clear; give --ssl-certfile, --ssl-keyfile and --ssl-ca-certfile",
-    "--simulation": "which needs no SuperLink",
+_OURS = "is set by fedcipher; leave it out"
+_NO_GATE = "is not protected by the gate; leave it out"
+_REFUSED_BY_SUPERLINK = {
+    "--insecure": "sends everything unencrypted; give --ssl-certfile, --ssl-keyfile and --ssl-ca-certfile",
+    "--simulation": "needs no SuperLink; leave it out",
     **dict.fromkeys(("--isolation", "--superexec-auth-secret-file"), _OURS),
-    **dict.fromkeys(("--control-api-address", "--fleet-api-address", "--fleet-api-type"), "which has no gate"),
+    **dict.fromkeys(("--control-api-address", "--fleet-api-address", "--fleet-api-type"), _NO_GATE),
 }
-_NOT_A_NODES = {
-    "--insecure": "which sends everything in the clear; give --root-certificates",
-    "--allow-runtime-dependency-installation": "which runs what an app's list of packages brings; install them before",
+_REFUSED_BY_SUPERNODE = {
+    "--insecure": "sends everything unencrypted; give --root-certificates",
+    "--allow-runtime-dependency-installation": "installs and runs the packages that an app lists; install them first",
     **dict.fromkeys(("--isolation", "--superexec-auth-secret-file"), _OURS),
     **dict.fromkeys((f"--{old}ssl-{what}" for old in ("", "appio-") for what in ("certfile", "keyfile")), _OURS),
     **dict.fromkeys(("--ssl-ca-certfile", "--appio-ssl-ca-certfile"), _OURS),
 }
-_LINKS = ("--port", "--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile")
-_NODES = ("--port", "--superlink", "--root-certificates", "--auth-supernode-private-key", "--trusted-entities")
-_LEAST_TOKEN = 32
-_MOST_TOKEN = 1024
+_NEEDED_BY_SUPERLINK = ("--port", "--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile")
+_NEEDED_BY_SUPERNODE = (
+    *("--port", "--superlink", "--root-certificates"),
+    *("--auth-supernode-private-key", "--trusted-entities"),
+)
+_MIN_TOKEN = 32
+_MAX_TOKEN = 1024
 
 
 def superlink(token: Path, private: Path, arguments: Sequence[str]) -> int:
-    """Run `flower-superlink` with ``arguments``, behind a gate that opens to ``token``. Raises `ClusterError`."""
-    given = _given("flower-superlink", arguments, _NOT_THE_LINKS, _LINKS)
+    """Run `flower-superlink` with ``arguments``, behind a gate that requires the token in the file ``token``.
+
+    ``private`` is a folder for the program's secrets. Raises `ClusterError`.
+    """
+    given = _checked_arguments("flower-superlink", arguments, _REFUSED_BY_SUPERLINK, _NEEDED_BY_SUPERLINK)
     if "--enable-supernode-auth" not in arguments:
-        raise ClusterError("flower-superlink without --enable-supernode-auth takes anybody for a SuperNode; give it")
+        raise ClusterError(
+            "flower-superlink without --enable-supernode-auth accepts every client as a SuperNode; give this option"
+        )
     _prepare_environment("flwr.superlink.cli.flower_superlink")
     from fedcipher.cluster.gate import Gate
 
-    own = _Own(private)
+    own = _SharedSecrets(private)
     signatures = private_folder(private / "signatures")
     secret = _token(token)
     at = _reached_at(given.host)
@@ -73,7 +83,7 @@ def superlink(token: Path, private: Path, arguments: Sequence[str]) -> int:
     serve = server.run
 
     def behind_gate(app: Any, **more: Any) -> None:
-        # The header that names another peer is for proxies: there is none before it.
+        # No proxy is in front of the SuperLink, so headers that name another peer must be ignored.
         serve(Gate(app, secret, signatures, hosts), **{**more, "proxy_headers": False})
 
     server.run = behind_gate
@@ -84,13 +94,18 @@ def superlink(token: Path, private: Path, arguments: Sequence[str]) -> int:
 
 
 def supernode(private: Path, arguments: Sequence[str]) -> int:
-    """Run `flower-supernode` with ``arguments``, for apps that trusted entities have signed. Raises `ClusterError`."""
-    given = _given("flower-supernode", arguments, _NOT_A_NODES, _NODES)
+    """Run `flower-supernode` with ``arguments``, for apps that trusted entities have signed.
+
+    ``private`` is a folder for the program's secrets. Raises `ClusterError`.
+    """
+    given = _checked_arguments("flower-supernode", arguments, _REFUSED_BY_SUPERNODE, _NEEDED_BY_SUPERNODE)
     if not _is_loopback(given.host):
-        raise ClusterError(f"flower-supernode --host {given.host}: nobody connects to a SuperNode; leave it out")
+        raise ClusterError(
+            f"flower-supernode --host {given.host}: no other machine connects to a SuperNode; leave it out"
+        )
     _check_trusted(Path(given.trusted_entities))
     _prepare_environment("flwr.supernode.cli.flower_supernode")
-    own = _Own(private)
+    own = _SharedSecrets(private)
     server_certificate(own.folder)
     own.start_superexec(f"127.0.0.1:{given.port}", own.folder / "ca.crt")
     tls = {"--ssl-certfile": "link.crt", "--ssl-keyfile": "link.pem", "--ssl-ca-certfile": "ca.crt"}
@@ -101,7 +116,7 @@ def supernode(private: Path, arguments: Sequence[str]) -> int:
 
 
 def superexec(tokens: Path, arguments: Sequence[str]) -> int:
-    """Run `flower-superexec` with ``arguments``; the tokens of what it starts are in files in ``tokens``."""
+    """Run `flower-superexec` with ``arguments``. It passes tokens to apps in files in the folder ``tokens``."""
     _prepare_environment("flwr.supercore.superexec.executor.subprocess_executor")
     executor = load("flwr.supercore.superexec.executor.subprocess_executor")
     executor.subprocess = SimpleNamespace(Popen=_TokenFiles(tokens), DEVNULL=subprocess.DEVNULL)
@@ -111,20 +126,20 @@ def superexec(tokens: Path, arguments: Sequence[str]) -> int:
 
 
 def private_folder(folder: Path) -> Path:
-    """``folder``, which is made, or made this user's alone. Raises `ClusterError`."""
+    """Make ``folder`` if needed, restrict it to this user and return it. Raises `ClusterError`."""
     try:
         make_private_folder(folder)
         found = folder.lstat()
         if found.st_uid != os.getuid() or not folder.is_dir() or folder.is_symlink():
-            raise ClusterError(f"{folder} is not a folder of this user's: name another")
+            raise ClusterError(f"{folder} is not a folder of this user: name another folder")
         folder.chmod(0o700)
     except OSError as error:
         raise ClusterError(f"{folder} cannot be made: {error}; name another folder") from error
     return folder
 
 
-class _Own:
-    """What one start of a program shares with its SuperExec, in a folder that is made anew."""
+class _SharedSecrets:
+    """The secret and tokens that a program shares with its SuperExec, in a folder that is new at each start."""
 
     def __init__(self, private: Path) -> None:
         private_folder(private)
@@ -139,7 +154,7 @@ class _Own:
         return ["--isolation", "process", "--superexec-auth-secret-file", str(self._secret)]
 
     def start_superexec(self, address: str, root_certificates: Path) -> None:
-        """What starts the apps; where one of the two ends, so does the other."""
+        """Start the SuperExec, which starts the apps. If this program or the SuperExec ends, the other ends too."""
         command: list[str | Path] = [Path(sys.executable).parent / "fedcipher", "superexec", "--tokens", self._tokens]
         command += ["--", "--runtime-api-address", address, "--root-certificates", root_certificates]
         command += ["--superexec-auth-secret-file", self._secret, "--parent-pid", str(os.getpid())]
@@ -153,7 +168,7 @@ class _Own:
         def follow() -> None:
             status = process.wait()
             if not ends.is_set():
-                show(f"what starts apps has ended with status {status}", to=sys.stderr, flush=True)
+                show(f"the SuperExec, which starts apps, has ended with status {status}", to=sys.stderr, flush=True)
                 os.kill(os.getpid(), signal.SIGTERM)
 
         atexit.register(end)
@@ -161,14 +176,14 @@ class _Own:
 
 
 class _TokenFiles:
-    """Starts a process as `subprocess.Popen` does; a token on its command line becomes the name of a file with it."""
+    """Starts processes like `subprocess.Popen`, but moves a token from the command line to a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._given: list[tuple[subprocess.Popen[Any], Path]] = []
 
     def __call__(self, command: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
-        self._drop()
+        self._remove_old_files()
         words, file = list(command), self._folder / secrets.token_hex(8)
         if "--token" in words:
             at = words.index("--token")
@@ -178,24 +193,27 @@ class _TokenFiles:
         self._given.append((process, file))
         return process
 
-    def _drop(self) -> None:
-        """The files of processes that have ended."""
+    def _remove_old_files(self) -> None:
+        """Remove the token files of processes that have ended."""
         for process, file in self._given:
             if process.poll() is not None:
                 file.unlink(missing_ok=True)
         self._given = [(process, file) for process, file in self._given if process.returncode is None]
 
 
-def _given(
+def _checked_arguments(
     program: str, arguments: Sequence[str], refused: dict[str, str], needed: Sequence[str]
 ) -> argparse.Namespace:
-    """Of the arguments what is looked at here. Raises `ClusterError`."""
+    """The host and the ``needed`` options in ``arguments``.
+
+    Raises `ClusterError` for a missing option and for one in ``refused``.
+    """
     for word in arguments:
         name = word.partition("=")[0]
         for option, why in refused.items():
-            # Flower takes an option's beginning for the option.
+            # Flower accepts abbreviated options.
             if len(name) > len("--") and option.startswith(name):
-                raise ClusterError(f"{program} {option}: {why}")
+                raise ClusterError(f"{program} {option} {why}")
     parser = argparse.ArgumentParser(program, add_help=False, allow_abbrev=False)
     parser.add_argument("--host", default="127.0.0.1")
     for option in needed:
@@ -208,7 +226,10 @@ def _given(
 
 
 def _prepare_environment(module: str) -> None:
-    """Before anything of Flower is imported, which reads its variables then. Raises `ClusterError`."""
+    """Set the environment of Flower's program. Raises `ClusterError` if Flower is missing or too old.
+
+    Call this before Flower is imported, because Flower reads its variables then.
+    """
     home = os.environ.get("FLWR_HOME")
     made = for_flower(Path(home) if home else user_home("FLWR_HOME") / ".flwr")
     os.environ.clear()
@@ -218,13 +239,13 @@ def _prepare_environment(module: str) -> None:
 
 
 def _check_trusted(file: Path) -> None:
-    """Flower takes an empty list for none, and then runs any app."""
+    """Refuse a file without entries: Flower treats an empty list like none and then runs any app."""
     try:
         listed = load("yaml").safe_load(read_trusted(file, MAX_NOTE))
     except (OSError, ValueError, load("yaml").YAMLError) as error:
         raise ClusterError(f"--trusted-entities {file} cannot be read: {error}; give `trusted.yaml`") from error
     if not isinstance(listed, dict) or not listed:
-        raise ClusterError(f"--trusted-entities {file} lists nobody, and Flower then trusts everybody; name one")
+        raise ClusterError(f"--trusted-entities {file} has no entry, and Flower then trusts every app; add one")
 
 
 def _token(file: Path) -> bytes:
@@ -232,8 +253,8 @@ def _token(file: Path) -> bytes:
         token = read_secret(file).strip()
     except (OSError, KeyFormatError) as error:
         raise ClusterError(f"{file} cannot be read: {error}; `fedcipher access` makes it") from error
-    if not _LEAST_TOKEN <= len(token) <= _MOST_TOKEN:
-        raise ClusterError(f"{file} is no token of {_LEAST_TOKEN} to {_MOST_TOKEN} bytes; `fedcipher access` makes one")
+    if not _MIN_TOKEN <= len(token) <= _MAX_TOKEN:
+        raise ClusterError(f"{file} is not a token of {_MIN_TOKEN} to {_MAX_TOKEN} bytes; `fedcipher access` makes one")
     return token
 
 
@@ -244,7 +265,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _reached_at(host: str) -> str:
-    """Where the machine itself reaches what listens on ``host``."""
+    """The address at which this machine can connect to a program that listens on ``host``."""
     if host in ("0.0.0.0", "localhost"):
         return "127.0.0.1"
     return "::1" if host == "::" else host

@@ -1,7 +1,7 @@
-"""The process that a cluster's other processes belong to: it starts them, again when one dies; when it ends they end.
+"""Supervises a local cluster: starts its processes, restarts those that die, stops all of them on exit.
 
-``python -m fedcipher.cluster.supervisor FOLDER``, started by `fedcipher cluster up`. What is to run is in
-``cluster.json``; that it runs shows in ``lock``, which is locked for as long as this process lives.
+`fedcipher cluster up` starts ``python -m fedcipher.cluster.supervisor FOLDER``. The supervisor reads its programs from
+``cluster.json``, and holds a lock on the file ``lock`` as long as it runs.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ __all__ = ["INDEX", "LOCK", "REGISTERED", "is_running"]
 INDEX = "cluster.json"
 LOCK = "lock"
 REGISTERED = "registered"
-"""Is there once the SuperLink knows all nodes."""
-_LOOK_SECONDS = 0.2
+"""The name of the file that exists once all nodes are registered at the SuperLink."""
+_POLL_SECONDS = 0.2
 _END_SECONDS = 10.0
 _GENERATIONS = 5
-"""A SuperLink's, or a SuperNode's: its SuperExec, an app, and what that starts."""
+"""Depth of the process tree: a SuperLink or SuperNode, its SuperExec, an app, and the app's own processes."""
 _QUICK_SECONDS = 5.0
-"""A program that ends sooner has not begun; for so long it is then left alone."""
-_MOST_QUICK = 3
-"""Of the SuperLink's, one after the other: then the cluster ends."""
+"""A program that ends sooner has failed to start. The supervisor waits as long before it tries again."""
+_MAX_FAILED_STARTS = 3
+"""The cluster ends after so many failed starts of the SuperLink in a row."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-"""Of prctl(2)."""
+"""Operations of prctl(2)."""
 
 
 def is_running(folder: Path) -> int:
-    """The process id of the supervisor of ``folder``; 0 where there is none."""
+    """The process id of the supervisor of ``folder``; 0 if none runs."""
     return int(read_file(folder / LOCK, MAX_NOTE) or b"0") if is_locked(folder / LOCK) else 0
 
 
 def main() -> int:
-    """Until SIGTERM, or until the SuperLink cannot be kept running."""
+    """Run the cluster until SIGTERM, or until the SuperLink fails to start. Returns 1 if another supervisor runs."""
     folder = Path(sys.argv[1])
     lock = locked(folder / LOCK)
     if lock is None:
@@ -59,9 +59,9 @@ def main() -> int:
         lock.write(str(os.getpid()).encode())
         lock.flush()
         programs: list[dict[str, Any]] = read_json(folder / INDEX, MAX_INDEX)["programs"]
-        # Apps have no part of the folder with which `flwr` logs in.
+        # A separate Flower home, because apps must not read the login of the `flwr` command.
         environment = for_flower(folder / "apps")
-        # Keys and state are in one folder.
+        # The state is ephemeral, because it lies in one folder with the keys.
         environment |= {"FEDCIPHER_STATE_DIR": str(folder / "state"), EPHEMERAL_STATE: "1"}
         _adopt_orphans()
         running: list[_Program] = []
@@ -70,39 +70,39 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             for said in programs:
-                # A SuperNode that the SuperLink does not know gives up at once.
-                while running and not (folder / REGISTERED).exists() and not ends.wait(_LOOK_SECONDS):
-                    running[0].look_after()
-                    if running[0].quick == _MOST_QUICK:
+                # A SuperNode that is not registered at the SuperLink ends at once, so wait for the registration.
+                while running and not (folder / REGISTERED).exists() and not ends.wait(_POLL_SECONDS):
+                    running[0].restart_if_ended()
+                    if running[0].failed_starts == _MAX_FAILED_STARTS:
                         ends.set()
                 if ends.is_set():
                     break
                 running.append(_Program(folder, said, environment))
-            while not ends.wait(_LOOK_SECONDS) and running[0].quick < _MOST_QUICK:
+            while not ends.wait(_POLL_SECONDS) and running[0].failed_starts < _MAX_FAILED_STARTS:
                 for program in running:
-                    program.look_after()
+                    program.restart_if_ended()
                 _kill_orphans({program.process.pid for program in running})
         finally:
             _end([program.process for program in running])
-        # The lock goes with the process: who finds it free finds no process of the cluster.
+        # The lock is released on exit, so a free lock means that no process of the cluster is left.
         os._exit(0)
 
 
 class _Program:
-    """One of the cluster's programs, started again when it ends, as a service manager does."""
+    """A program of the cluster, which is restarted when it ends, like by a service manager."""
 
     def __init__(self, folder: Path, said: dict[str, Any], environment: dict[str, str]) -> None:
         self._folder, self._environment = folder, environment
         self._name: str = said["name"]
         self._command: list[str] = said["command"]
-        self.quick = 0
-        self._again = math.inf
+        self.failed_starts = 0
+        self._next_start = math.inf
         self.process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
         self._began = time.monotonic()
         with create_private(self._folder / "logs" / f"{self._name}.log", append=True) as log:
-            # In a session of its own: what it starts ends with it.
+            # In a new session, so that the program's own processes can be ended with it.
             return subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -111,45 +111,45 @@ class _Program:
                 env=self._environment,
                 cwd=self._folder,
                 start_new_session=True,
-                # One thread here: nothing can be locked in the new process.
+                # Safe, because this process has one thread: no lock can be held in the new process.
                 preexec_fn=_ends_with_parent,  # noqa: PLW1509
             )
 
-    def look_after(self) -> None:
-        """Start it again if it has ended, with what it had started.
+    def restart_if_ended(self) -> None:
+        """If the program has ended, kill the processes that it started, and start it again.
 
-        One that ends at once is tried again and again: a SuperLink takes a SuperNode that was killed for alive, and
-        refuses it a second time, until it has missed two heartbeats.
+        A program that ends at once is tried again and again. After a SuperNode was killed, the SuperLink still counts
+        it as alive until it has missed two heartbeats, and refuses its second start.
         """
         if self.process.poll() is None:
             return
         now = time.monotonic()
-        if self._again == math.inf:
+        if self._next_start == math.inf:
             _kill(self.process)
-            self.quick = self.quick + 1 if now - self._began < _QUICK_SECONDS else 0
+            self.failed_starts = self.failed_starts + 1 if now - self._began < _QUICK_SECONDS else 0
             show(f"{self._name} has ended with status {self.process.returncode}", to=sys.stderr, flush=True)
-            self._again = now + (_QUICK_SECONDS if self.quick else 0)
-        if now >= self._again:
-            self._again, self.process = math.inf, self._started()
+            self._next_start = now + (_QUICK_SECONDS if self.failed_starts else 0)
+        if now >= self._next_start:
+            self._next_start, self.process = math.inf, self._started()
 
 
 def _ends_with_parent() -> None:
-    """In a new process: SIGTERM when the supervisor is gone, even by SIGKILL. On Linux; elsewhere nothing tells."""
+    """In a new process: request SIGTERM when the supervisor ends, even by SIGKILL. Does nothing except on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _adopt_orphans() -> None:
-    """What a program that died has started becomes a child of this process. On Linux."""
+    """Let this process adopt the children of programs that died. Does nothing except on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _kill_orphans(known: set[int]) -> None:
-    """End what a program that died has left behind in a session of its own, as a service manager does.
+    """Kill the processes in other sessions that a dead program left behind, like a service manager does.
 
-    A SuperLink starts its ServerApps so, and one of those that is in the middle of a call asks a SuperLink that is gone
-    for ever, with the journal of its run locked.
+    A SuperLink starts each ServerApp in a session of its own. A ServerApp in the middle of a call would retry without
+    end after its SuperLink has died, and would keep the journal of its run locked.
     """
     with contextlib.suppress(OSError):
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -159,7 +159,7 @@ def _kill_orphans(known: set[int]) -> None:
 
 
 def _end(running: list[subprocess.Popen[bytes]]) -> None:
-    """Nodes before the SuperLink, so that each says goodbye; whoever does not end is killed."""
+    """End the nodes before the SuperLink, so that each node can sign off. Kill processes that do not end in time."""
     for process in reversed(running):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -169,13 +169,13 @@ def _end(running: list[subprocess.Popen[bytes]]) -> None:
             process.wait(max(0.1, until - time.monotonic()))
     for process in running:
         _kill(process)
-    # Whose children are this process's once they are gone.
+    # After each kill the next generation of processes becomes a child of this process.
     for _ in range(_GENERATIONS):
         _kill_orphans(set())
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Also what a process has left behind that ended by itself."""
+    """Kill the process group of ``process``, even if ``process`` itself has already ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""Encryption in another process, which alone holds keys; see docs/how-to/offload.md.
+"""Encryption by an engine, a separate process that alone holds the keys; see docs/how-to/offload.md.
 
 >>> engine = fedcipher.engine.connect("unix:/run/fedcipher/engine.sock")  # doctest: +SKIP
 >>> frame = engine.encryptor().encrypt(update, round=7)  # doctest: +SKIP

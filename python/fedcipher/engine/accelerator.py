@@ -1,6 +1,6 @@
-"""FedBit's accelerator behind an engine: whether it can be had, and what it has done.
+"""FedBit's accelerator behind an engine: checks that it can be used, and reads its usage.
 
-docs/explanation/accelerator.md says how it works.
+docs/explanation/accelerator.md explains the accelerator.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fedcipher.schemes import Scheme
 __all__ = ["CLOCK_MHZ", "LIBRARY", "Accelerator", "usage"]
 
 LIBRARY = Path("target/hardware/sim_p8/libfc_sim.so")
-"""Where `make hardware-sim` puts the simulated device, from the top of a checkout."""
+"""The simulated device that `make hardware-sim` builds, relative to the top of a checkout."""
 CLOCK_MHZ = 125.0
-"""What cycles are counted in seconds at. Assumed: no board has run at it."""
+"""The clock that converts cycles to seconds. It is an assumption: no board has run at this clock."""
 
 _COUNTER = re.compile(
     r'^fedcipher_engine_accelerator_(?:total\{kind="(\w+)"\}|(\w+_seconds)_total) (\S+)$', re.MULTILINE
@@ -32,23 +32,26 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A simulated device, which an engine makes one of for each key."""
+    """A simulated device. An engine makes one for each key."""
 
     library: Path
     lanes: int
-    """Butterflies a cycle."""
+    """Butterflies per cycle."""
 
     @classmethod
     def simulated(cls, library: Path, scheme: Scheme) -> Accelerator:
-        """The device in ``library``. Raises `AcceleratorError` where it, the scheme or the engine does not fit."""
+        """The device in ``library``.
+
+        Raises `AcceleratorError` if the library is missing, or if the scheme or the engine cannot use the device.
+        """
         if scheme.name != "bfv":
             raise AcceleratorError(
                 f"an accelerator does the arithmetic of bfv, not of {scheme.name}: give --scheme bfv"
             )
         if scheme.params().get("preset") == "fast":
             raise AcceleratorError(
-                "the accelerator is made for N = 4096, the preset fast has N = 2048: give --set preset=fedbit-paper, "
-                "or leave the preset out"
+                "the accelerator supports N = 4096 only, and the preset fast has N = 2048: give "
+                "--set preset=fedbit-paper, or leave the preset out"
             )
         lanes = _lanes(library.absolute())
         program = find_program("fedcipher-engine")
@@ -58,7 +61,7 @@ class Accelerator:
         return cls(library.absolute(), lanes)
 
     def arguments(self) -> list[str | Path]:
-        """Of ``fedcipher engine serve``; the page is where `usage` reads."""
+        """The options of ``fedcipher engine serve``; `usage` reads the metrics page."""
         return ["--accelerator", "sim", "--accelerator-library", self.library, "--metrics", "127.0.0.1:0"]
 
 
@@ -71,22 +74,23 @@ def _lanes(library: Path) -> int:
         return int(ctypes.CDLL(str(library)).fc_sim_lanes())
     except (OSError, AttributeError) as error:
         raise AcceleratorError(
-            f"{library} is no simulated accelerator ({error}); `make hardware-sim` builds one"
+            f"{library} is not a simulated accelerator ({error}); `make hardware-sim` builds one"
         ) from error
 
 
 def usage(address: str) -> dict[str, float]:
-    """What an engine's accelerators have done since it began, from its metrics page at ``address``, ``host:port``.
+    """The work of an engine's accelerators since the engine started, from its metrics page.
 
-    Cycles, ciphertexts, bytes and fallbacks by kind; ``link_seconds`` (modelled), ``host_seconds`` and ``wait_seconds``
-    (measured). Raises `AcceleratorError` where there is no such page.
+    ``address`` is the page's ``host:port``. Returns cycles, ciphertexts, bytes and fallbacks by kind, and
+    ``link_seconds`` (modelled), ``host_seconds`` and ``wait_seconds`` (measured). Raises `AcceleratorError` if the
+    page cannot be read.
     """
     host, port = host_and_port(address)
-    # An engine's page is for its own machines: no proxy reaches it.
+    # A proxy cannot reach the page, which serves the local network.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"http://{joined(host, port)}/metrics", timeout=_SECONDS) as page:
             text = page.read().decode()
     except (OSError, ValueError) as error:
-        raise AcceleratorError(f"the engine does not say what its accelerators have done: {error}") from error
+        raise AcceleratorError(f"the usage of the engine's accelerators cannot be read: {error}") from error
     return {kind or timed: float(value) for kind, timed, value in _COUNTER.findall(text)}

@@ -1,4 +1,4 @@
-"""The aggregator's view of the key authority: public keys of the usable epochs, and whom to refuse."""
+"""The aggregator's view of the key authority: server keys of the usable epochs, and revoked clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from fedcipher import _native
 from fedcipher._arguments import as_path, as_text, seconds
 from fedcipher._optional import require_feature
-from fedcipher.engine.host import spoken
+from fedcipher.engine.host import scheme_of
 from fedcipher.errors import EngineError, EngineUnavailableError, StalledError
 from fedcipher.foreign_text import quoting_log
 from fedcipher.keys.provider import ServerKeys
@@ -18,10 +18,10 @@ _log = quoting_log("fedcipher.engine")
 
 
 class Authority(ServerKeys):
-    """Pass it to `SecureStrategy` as ``keys``: rounds follow the authority's epochs.
+    """The keys of a key authority; pass it to `SecureStrategy` as ``keys``, and rounds follow the authority's epochs.
 
-    Raises `EngineUnavailableError`, `StalledError` and `AccessError` at the start; later an authority that is
-    away or stands still is logged and rounds go on under the keys that are here.
+    The constructor raises `EngineUnavailableError`, `StalledError` and `AccessError`. Later an authority that cannot
+    be reached or does not answer is logged, and rounds continue under the keys fetched before.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Authority(ServerKeys):
     credentials
         The folder made by ``fedcipher authority enrol NAME --role server``.
     patience
-        Seconds that an authority may give no sign of life; ten times as many that it may work on one call.
+        How many seconds the authority may stay silent. One call may take ten times as long.
     """
 
     def __init__(self, target: str, credentials: str | Path, *, patience: float = 30.0) -> None:
@@ -39,7 +39,7 @@ class Authority(ServerKeys):
         self._client = _native.AuthorityClient(as_text(target, "target"), credentials, patience)
         self._keys: dict[int, _native.ServerKey] = {}
         self._revoked: frozenset[int] = frozenset()
-        self.scheme = spoken(self._fetch())
+        self.scheme = scheme_of(self._fetch())
         if not self._keys:
             raise EngineError("the authority has made no epoch yet; enrol the devices, then run its rotate command")
 
@@ -54,7 +54,7 @@ class Authority(ServerKeys):
         try:
             self._fetch()
         except (EngineUnavailableError, StalledError) as error:
-            _log.warning("going on with the keys of epoch %s: %s", max(self._keys), error)
+            _log.warning("continuing with the keys of epoch %s: %s", max(self._keys), error)
 
     def current(self) -> _native.ServerKey:
         self._refresh()
@@ -68,4 +68,4 @@ class Authority(ServerKeys):
         try:
             self._client.finish_epoch(epoch)
         except (EngineUnavailableError, StalledError) as error:
-            _log.warning("epochs before %s stay open for now: %s", epoch, error)
+            _log.warning("epochs before %s are not closed yet: %s", epoch, error)

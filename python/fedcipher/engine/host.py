@@ -1,4 +1,4 @@
-"""A training host's view of its engine: the objects of a scheme, without a key."""
+"""A training host's view of its engine: encryptors, decryptors and members that hold no key."""
 
 from __future__ import annotations
 
@@ -19,25 +19,22 @@ __all__ = ["Engine", "connect"]
 
 
 def connect(target: str, *, device: str = "", credentials: str | Path | None = None, patience: float = 30.0) -> Engine:
-    """The engine at ``target``.
-
-    Raises `EngineUnavailableError`, `StalledError`, `AccessError`, `UnknownDeviceError`.
+    """Connect to the engine at ``target``.
 
     Parameters
     ----------
     target
         ``unix:/path``, or ``host:port`` for mutual TLS.
     device
-        Which of its devices this host encrypts as; needed only where it may use several of the engine's.
+        The engine's device that this host encrypts as. Needed only if the host may use several devices.
     credentials
         For TLS: the folder made by ``fedcipher authority enrol NAME --role host --device DEVICE``.
     patience
-        Seconds that the engine may give no sign of life, at every call; ten times as many that it may work
-        without moving a call on. A sign of life waits behind the bytes that are under way: over a link of 100 kbit/s
-        give 120.
+        How many seconds the engine may stay silent during a call. The engine may work ten times as long without
+        progress in a call. Signs of life queue behind other bytes: over a link of 100 kbit/s give 120.
 
-    Raises `EngineUnavailableError`, `StalledError`, `AccessError`, `UnknownDeviceError`, and `DependencyError` where
-    this build has no engine client.
+    Raises `EngineUnavailableError`, `StalledError`, `AccessError`, `UnknownDeviceError`, and `DependencyError` if this
+    build has no engine client.
     """
     require_feature("an engine", "engine-client")
     held = None if credentials is None else as_path(credentials, "credentials")
@@ -45,29 +42,29 @@ def connect(target: str, *, device: str = "", credentials: str | Path | None = N
     return Engine(_native.EngineClient(as_text(target, "target"), as_text(device, "device"), held, patience))
 
 
-def spoken(spec: str) -> Scheme:
-    """The scheme that an engine or an authority says it speaks. Raises `EngineError` for what is no JSON."""
+def scheme_of(spec: str) -> Scheme:
+    """The scheme in the ``spec`` of an engine or an authority. Raises `EngineError` if ``spec`` is not JSON."""
     try:
         said = parse_json(spec)
     except ValueError as error:
-        raise EngineError(f"the other side does not say a scheme: {error}; is it of this version?") from error
+        raise EngineError(f"the other side did not send a scheme: {error}; does it have this version?") from error
     return from_spec(said)
 
 
 class Engine:
-    """One device of an engine. A lost connection is made again at the next call."""
+    """One device of an engine. A call after a lost connection connects again."""
 
     def __init__(self, client: _native.EngineClient) -> None:
         self._client = client
         spec, self.client, self.epochs = client.describe()
-        self.scheme: Scheme = spoken(spec)
+        self.scheme: Scheme = scheme_of(spec)
         self._encryptors: dict[int, Encryptor] = {}
 
     def encryptor(self, epoch: int = 0) -> Encryptor:
-        """Encrypts under the key of ``epoch``; 0: the newest the engine has at each call."""
+        """An encryptor under the key of ``epoch``; 0: the engine's newest key at each call."""
         epoch = whole_number(epoch, "epoch")
         if epoch not in self._encryptors:
-            # Two epochs are usable at a time; what came before them is of no use.
+            # Two epochs are usable at a time. Drop the encryptors of earlier ones.
             self._encryptors = {e: made for e, made in self._encryptors.items() if e in (0, epoch - 1)}
             self._encryptors[epoch] = KernelEncryptor(
                 _Remote(self._client, epoch, committee=self.scheme.info.committee), self.scheme
@@ -75,13 +72,14 @@ class Engine:
         return self._encryptors[epoch]
 
     def decryptor(self) -> Decryptor:
-        """Decrypts aggregates of every epoch the engine still has: a frame names its own."""
+        """A decryptor for aggregates of every epoch that the engine still has; a frame names its epoch."""
         return KernelDecryptor(self._client, self.scheme.codec)
 
     def member(self, epoch: int = 0) -> Member:
-        """The member of the committee that this device is; its calls raise `AccessError` where it is none.
+        """This device as a member of the committee; its calls raise `AccessError` if the device is not a member.
 
-        A request names its own epoch. Prekeys are of ``epoch``; 0: of the newest, and all are forgotten.
+        A request names its epoch. Prekeys are made and forgotten for ``epoch``. With 0, prekeys are made for the
+        newest epoch and forgotten for all epochs.
         """
         return _RemoteMember(self._client, whole_number(epoch, "epoch"))
 
@@ -120,7 +118,7 @@ class _Remote:
         self._client.precompute(self._epoch, round, layout, round_plan)
 
     def take_prekeys(self, frames: list[bytes]) -> list[str]:
-        # Engines that know no prekeys are none of a committee's.
+        # Engines without prekeys never serve a scheme with a committee.
         return self._client.take_prekeys(self._epoch, frames) if self._committee else []
 
     def setup_bytes(self) -> int:

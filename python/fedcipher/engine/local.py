@@ -1,4 +1,4 @@
-"""An authority and an engine as child processes, for a run on one machine."""
+"""Runs an authority and an engine as child processes, for a run on one machine."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _STOP_SECONDS = 40.0
 
 
 def find_program(name: str) -> str:
-    """``fedcipher-engine`` or ``fedcipher-authority``: where pip puts a wheel's programs, or on the path.
+    """The path of ``fedcipher-engine`` or ``fedcipher-authority``, from pip's script folders or from the PATH.
 
-    Raises `EngineError`.
+    Raises `EngineError` if the program is not installed.
     """
     user = sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))
     for folder in (Path(sys.executable).parent, sysconfig.get_path("scripts"), user):
@@ -54,11 +54,11 @@ def find_program(name: str) -> str:
         return found
     if sys.platform != "linux":
         raise EngineError(f"{name} runs on Linux only: run it on a Linux machine, and connect to it from here")
-    raise EngineError(f"{name} is not installed: a wheel for Linux brings it; in a checkout, run `make engine`")
+    raise EngineError(f"{name} is not installed: install a wheel for Linux or, in a checkout, run `make engine`")
 
 
 def run_program(name: str, *arguments: str | Path) -> str:
-    """Run a command of a program to its end; what it printed. Raises `EngineError`."""
+    """Run a command of a program to its end and return what it printed. Raises `EngineError` if it failed."""
     command = [find_program(name), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -68,14 +68,14 @@ def run_program(name: str, *arguments: str | Path) -> str:
 
 @dataclass
 class Service:
-    """A running service: its process, where it listens, its log."""
+    """A running service: its process, its address and its log."""
 
     process: subprocess.Popen[bytes]
     address: str
     log: Path
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL for what does not drain."""
+        """Send SIGTERM, then SIGKILL if the service does not end in time."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -87,7 +87,7 @@ class Service:
 
 @contextmanager
 def started(name: str, *arguments: str | Path, log: Path) -> Generator[Service]:
-    """Start a service and wait until it says where it listens. Raises `EngineError` with what it said."""
+    """Start a service and wait until it listens. Raises `EngineError` with the last line of its log."""
     command = [find_program(name), *map(str, arguments)]
     with create_private(log, append=True) as output:
         begin = log.stat().st_size
@@ -101,34 +101,34 @@ def started(name: str, *arguments: str | Path, log: Path) -> Generator[Service]:
 
 
 class Device(Protocol):
-    """What an engine works on: `fedcipher.engine.accelerator`."""
+    """A device that does an engine's arithmetic; see `fedcipher.engine.accelerator`."""
 
     def arguments(self) -> list[str | Path]:
-        """Of ``fedcipher engine serve``."""
+        """The options of ``fedcipher engine serve`` for this device."""
         ...
 
 
 def await_address(service: Service, begin: int = 0) -> str:
-    """Where ``service`` listens, from what its log says after byte ``begin``."""
+    """Wait until the log of ``service``, after byte ``begin``, names the address on which it listens."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        # Asked first, so that the log below has the last words of a process that has ended.
+        # Checked before the log is read, so that the log is complete if the process has ended.
         ended = service.process.poll() is not None
         text = read_file(service.log, MAX_LOG)[begin:].decode(errors="replace")
-        if address := _said(text, "listening on "):
+        if address := _address_after(text, "listening on "):
             return address
         if ended:
             said = [line for line in text.splitlines() if line.strip()]
             raise EngineError(
-                quoted(said[-1], MAX_LINE) if said else f"it ended with status {service.process.returncode}"
+                quoted(said[-1], MAX_LINE) if said else f"the service ended with status {service.process.returncode}"
             )
         if time.monotonic() > deadline:
-            raise EngineError(f"it does not listen after {_START_SECONDS:.0f} s; its log: {service.log}")
+            raise EngineError(f"the service does not listen after {_START_SECONDS:.0f} s; its log: {service.log}")
         time.sleep(0.02)
 
 
-def _said(text: str, before: str) -> str:
-    """The address that a log has behind these words; empty where it has none."""
+def _address_after(text: str, before: str) -> str:
+    """The address that follows the text ``before`` in a log; empty if there is none."""
     for line in text.splitlines():
         _, found, address = line.partition(before)
         if found:
@@ -138,7 +138,7 @@ def _said(text: str, before: str) -> str:
 
 @dataclass
 class LocalEngines:
-    """What a run needs to know of its engine and authority."""
+    """The engine and the authority of a run, with the authority's state and the server's credentials."""
 
     engine: Service
     authority: Service
@@ -147,35 +147,35 @@ class LocalEngines:
 
     @property
     def target(self) -> str:
-        """Where the engine listens."""
+        """The address on which the engine listens."""
         return self.engine.address
 
     @property
     def metrics(self) -> str:
-        """``host:port`` of the engine's metrics page; empty where it has none."""
-        return _said(read_file(self.engine.log, MAX_LOG).decode(errors="replace"), "metrics at ")
+        """``host:port`` of the engine's metrics page; empty if it has none."""
+        return _address_after(read_file(self.engine.log, MAX_LOG).decode(errors="replace"), "metrics at ")
 
     def rotate(self) -> int:
-        """The next key epoch."""
+        """Make the keys of the next epoch and return its number."""
         return rotate(self.state.parent)
 
 
 def lock_arguments() -> Sequence[str]:
-    """A user's limit of locked memory is finite; a local run goes on without."""
+    """Options of both programs: without root the limit of locked memory is low, so their memory may swap."""
     return [] if os.geteuid() == 0 else ["--allow-swap"]
 
 
 def device_names(clients: int) -> list[str]:
-    """Of ``clients`` clients: what a client looks for that knows only its partition."""
+    """The device names of ``clients`` clients: ``client-K`` for partition K."""
     return [f"client-{k}" for k in range(clients)]
 
 
 def new_authority(scheme: Scheme, clients: int, folder: Path) -> None:
-    """An authority's state in the new ``folder``, with an aggregator and the `device_names`.
+    """Make an authority's state in the new ``folder`` and enrol an aggregator and the `device_names`.
 
-    Each party's credentials are a folder of its name. Without a committee there is a first key epoch; a committee's
-    roster is made of identities, which engines make and show at their start: `rotate` after that. Raises
-    `EngineError`.
+    Each party's credentials are in a folder with its name. Without a committee this also makes the first key epoch.
+    With a committee the engines make the identities for its roster when they start, so call `rotate` after that.
+    Raises `EngineError`.
     """
     require_feature("an engine", "engine-client")
     make_private_folder(folder)
@@ -191,7 +191,7 @@ def new_authority(scheme: Scheme, clients: int, folder: Path) -> None:
 
 
 def rotate(folder: Path) -> int:
-    """The next key epoch of the authority in ``folder``. Raises `EngineError`."""
+    """Make the next key epoch of the authority in ``folder`` and return its number. Raises `EngineError`."""
     state = folder / "authority"
     return int(run_program("fedcipher-authority", "--state", state, "rotate", *lock_arguments()).split()[-1])
 
@@ -200,9 +200,9 @@ def rotate(folder: Path) -> int:
 def start_engines(
     scheme: Scheme, clients: int, folder: Path, *, rotate_every: int = 0, on: Device | None = None
 ) -> Generator[LocalEngines]:
-    """One engine with the devices ``client-0`` to ``client-<n-1>``, and their authority, over ``folder``.
+    """Start an authority, and one engine with the devices ``client-0`` to ``client-<n-1>``; files are in ``folder``.
 
-    ``on``: the accelerator that the engine works on.
+    ``rotate_every``: seconds between key epochs; 0 makes no further ones. ``on``: the accelerator of the engine.
     """
     new_authority(scheme, clients, folder)
     state = folder / "authority"

@@ -1,4 +1,4 @@
-"""Watching a run: loggers for `SecureStrategy`'s ``on_round``, and ``fedcipher dashboard`` (`fedcipher.watch.app`)."""
+"""Loggers for `SecureStrategy`'s ``on_round``, and ``fedcipher dashboard`` (`fedcipher.watch.app`)."""
 
 from fedcipher.watch.loggers import JsonLines, MLflow, TensorBoard, WandB, figures, follow
 

@@ -1,8 +1,8 @@
-"""``fedcipher dashboard``: a run's page while it grows, and its Prometheus metrics, for a browser on this machine.
+"""Serves ``fedcipher dashboard``: a page of a running run, and its Prometheus metrics, for a browser on this machine.
 
-Without a key it shows what is in the run's folder in the clear: who took part, seconds, bytes. With a client's key it
-shows the metrics too, which are opened here; the browser gets no key and no model.
-Names and reasons come from clients: all of it is escaped, and the page may load and run nothing but its own script.
+Without a key the page shows the unencrypted part of the run's folder: clients, seconds and bytes. With a client's key
+the page also shows the metrics. This process decrypts them; the browser gets neither key nor model.
+Names and reasons come from clients. The page escapes them, and its content security policy allows only its own script.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from fedcipher.watch.run import WatchedRun
 __all__ = ["address", "check_host", "dashboard", "listener", "readers", "serve", "serving"]
 
 _ROUNDS = 200
-"""Newest rounds, and reasons, on the page; all are in ``/rounds.json``."""
-# Of a Host header: a name or an address, one of IPv6 in brackets, and perhaps a port.
-_NAME = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+))(?::[0-9]{1,5})?")
+"""How many of the newest rounds and reasons the page shows; ``/rounds.json`` has all of them."""
+# A Host header: a name or an address, IPv6 in brackets, and optionally a port.
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]+))(?::[0-9]{1,5})?")
 _END_SECONDS = 5
-"""For answers that are under way."""
+"""How long a server that stops waits for unfinished answers."""
 _MAX_OPEN = 32
-"""Connections: a browser has six, and a process some hundred descriptors."""
-_KEPT_SECONDS = 2.0
-"""As often as a page asks."""
+"""Connections at a time. A browser opens six; a process may have some hundred descriptors."""
+_CACHE_SECONDS = 2.0
+"""The interval at which a page asks for news."""
 _SCRIPT = """
 const main = document.querySelector("main"), lost = document.getElementById("lost");
 const heard = document.getElementById("heard");
@@ -74,7 +74,7 @@ async function look() {
       main.innerHTML = await answer.text();
       main.dataset.state = answer.headers.get("X-State");
       shown = performance.now();
-      // A reader's place in the page stays, and a screen reader says what is new.
+      // Restore the focus, and let a screen reader read the new state.
       if (link) for (const again of main.querySelectorAll("a")) if (again.getAttribute("href") === link) again.focus();
       heard.textContent = main.querySelector(".state")?.innerText ?? "";
     }
@@ -87,7 +87,7 @@ setInterval(tick, 1000);
 """
 _HEADERS = {
     "Cache-Control": "no-store",
-    # Pictures and the page have their style in them.
+    # Pictures and the page have inline styles.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
@@ -96,15 +96,15 @@ _HEADERS = {
 
 
 def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
-    """The application for a ``run``, to browsers that call it by one of ``hosts``."""
+    """The web application for a ``run``. It answers requests with one of ``hosts`` in the Host header."""
 
-    drawn = _Kept(run, lambda: "".join(_content(run)))
-    numbers = _Kept(run, lambda: _json(run))
-    samples = _Kept(run, lambda: exposition(run.opened()))
+    drawn = _Cached(run, lambda: "".join(_content(run)))
+    numbers = _Cached(run, lambda: _json(run))
+    samples = _Cached(run, lambda: exposition(run.opened()))
 
     def page(_: Request) -> Response:
         state, shown = drawn.get()
-        lost = "The dashboard does not answer: this is what it said last."
+        lost = "The dashboard does not answer. This page shows its last answer."
         lost = f'<p class="problem" id="lost" role="alert" hidden>{lost}</p>'
         heard = '<div class="heard" id="heard" role="status"></div>'
         parts = [lost, heard, f'<main data-state="{state}">', shown, "</main>", '<script src="live.js"></script>']
@@ -120,10 +120,10 @@ def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
         return Response(_SCRIPT, media_type="text/javascript", headers=_HEADERS)
 
     def rounds(_: Request) -> Response:
-        return _answered(lambda: JSONResponse(numbers.get()[1], headers=_HEADERS))
+        return _response(lambda: JSONResponse(numbers.get()[1], headers=_HEADERS))
 
     def metrics(_: Request) -> Response:
-        return _answered(lambda: Response(samples.get()[1], media_type=CONTENT_TYPE, headers=_HEADERS))
+        return _response(lambda: Response(samples.get()[1], media_type=CONTENT_TYPE, headers=_HEADERS))
 
     routes = [
         Route("/", page),
@@ -132,12 +132,12 @@ def dashboard(run: WatchedRun, hosts: list[str]) -> Starlette:
         Route("/rounds.json", rounds),
         Route("/metrics", metrics),
     ]
-    # A page elsewhere cannot have a browser here read this under a name of its own (DNS rebinding).
-    return Starlette(routes=routes, middleware=[Middleware(_Named, hosts=hosts)])
+    # Prevents DNS rebinding: a page of another site cannot read this one through a host name of its own.
+    return Starlette(routes=routes, middleware=[Middleware(_HostCheck, hosts=hosts)])
 
 
-class _Kept:
-    """What ``make`` makes of a run, made once for all who ask at the same time: pictures take a second."""
+class _Cached:
+    """The result of ``make`` for a run, shared by all requests at the same time, because pictures take a second."""
 
     def __init__(self, run: WatchedRun, make: Callable[[], Any]) -> None:
         self._run, self._make = run, make
@@ -145,19 +145,19 @@ class _Kept:
         self._state, self._until, self._made = "", 0.0, None
 
     def get(self) -> tuple[str, Any]:
-        """The run's state, and what was made of it. Raises what ``make`` raises."""
+        """The run's state and the result for this state. Raises the errors of ``make``."""
         with self._lock:
             state = self._run.state()
             if state != self._state or time.monotonic() > self._until:
                 self._made, self._state = self._make(), state
-                self._until = time.monotonic() + _KEPT_SECONDS
+                self._until = time.monotonic() + _CACHE_SECONDS
             return state, self._made
 
 
 class _Connection(H11Protocol):
-    """Makes room for itself where there are too many: the oldest that has no request under way is closed.
+    """A connection that, if there are too many, closes the oldest one without an active request.
 
-    Who has sent half a request may never send the rest, and uvicorn waits for it without end.
+    uvicorn waits without limit for the rest of a half-sent request, so such a connection could stay open forever.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -169,7 +169,10 @@ class _Connection(H11Protocol):
             min(idle, key=_began).transport.abort()
 
     def is_idle(self) -> bool:
-        """Nothing is being answered. The type says otherwise, but before the first request there is no cycle."""
+        """Whether no request is being answered.
+
+        Before the first request ``cycle`` is not set, although uvicorn's types say otherwise.
+        """
         cycle = cast(RequestResponseCycle | None, self.cycle)
         return cycle is None or cycle.response_complete
 
@@ -178,39 +181,42 @@ def _began(connection: _Connection) -> float:
     return connection.began
 
 
-class _Named:
-    """Answers only who calls by one of ``hosts``. Starlette's own ends a name at its first colon, which IPv6 has."""
+class _HostCheck:
+    """Answers only requests with one of ``hosts`` in the Host header.
+
+    Starlette's own check cuts a host at its first colon and cannot handle IPv6.
+    """
 
     def __init__(self, app: ASGIApp, hosts: list[str]) -> None:
         self._app, self._hosts = app, {host.strip("[]").lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # There are no WebSockets here; what is neither is the application's own beginning and end.
+        # The application has no WebSockets. A scope other than HTTP is its own start and end.
         headers = Headers(scope=scope) if scope["type"] == "http" else None
         said = "" if headers is None else headers.get("host", "")
         if headers is not None and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers):
-            # Whoever announces a body may never send it: nothing is drawn for that.
+            # A client that announces a body may never send it. Refuse before any page is drawn.
             await PlainTextResponse("Requests have no body here", status_code=413)(scope, receive, send)
-        elif headers is None or (_NAME.fullmatch(said) and _NAME.sub(r"\1\2", said).lower() in self._hosts):
+        elif headers is None or (_HOST.fullmatch(said) and _HOST.sub(r"\1\2", said).lower() in self._hosts):
             await self._app(scope, receive, send)
         else:
             await PlainTextResponse("Invalid host header", status_code=400)(scope, receive, send)
 
 
 def check_host(name: str) -> str:
-    """A name for `serve`. Raises `ParameterError` where no browser can call by it."""
+    """Return ``name``, a host name for `serve`. Raises `ParameterError` if it cannot be in a Host header."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?", name):
-        raise ParameterError(f"--host {name!r} is no name of a machine: give it without http:// and port")
+        raise ParameterError(f"--host {name!r} is not the name of a machine: give a name without http:// and port")
     return name
 
 
-def _answered(made: Any) -> Response:
+def _response(made: Any) -> Response:
     try:
         return made()
     except FedcipherError as error:
         said = str(error)
     except OSError as error:
-        # Matplotlib wants a folder that it may write to.
+        # Matplotlib fails without a writable folder.
         said = refusal(error)
     return PlainTextResponse(f"{quoted(said, MAX_LINE)}\n", status_code=503, headers=_HEADERS)
 
@@ -231,47 +237,47 @@ def _content(run: WatchedRun) -> list[str]:
 
 
 def _without_figures(run: WatchedRun, error: FedcipherError) -> list[str]:
-    """Of a run that has not begun, or cannot be read."""
+    """The page of a run that has not begun, or that cannot be read."""
     head = f"<h1>{escape(quoted(run.folder.name))}</h1>"
     if run.is_new():
         return [
             head,
-            waiting(Live(True, waited=run.waited()), "It waits for the server to make keys and begin the run."),
+            waiting(Live(True, waited=run.waited()), "This page waits for the server to make keys and begin the run."),
         ]
     return [head, _page.note(f"This run cannot be shown: {quoted(error, MAX_LINE)}", "problem")]
 
 
 def _json(run: WatchedRun) -> dict[str, Any]:
     past = run.opened()
-    told = {"running": past.running, "outcome": Outcome.of(past.over).text(), **run.report(past).to_dict()}
-    # JSON has neither NaN nor infinity, which a training that diverged has.
-    return json.loads(json.dumps(told), parse_constant=lambda _: None)
+    values = {"running": past.running, "outcome": Outcome.of(past.over).text(), **run.report(past).to_dict()}
+    # A diverged training has NaN and infinity, which JSON lacks. They become null.
+    return json.loads(json.dumps(values), parse_constant=lambda _: None)
 
 
 def listener(listen: str) -> socket.socket:
-    """A socket at ``HOST:PORT``; port 0 is any. Raises `ParameterError` or `OSError`."""
+    """A listening socket at ``HOST:PORT``; port 0 takes a free port. Raises `ParameterError` or `OSError`."""
     return listening(*host_and_port(listen, "--listen"))
 
 
 def address(at: socket.socket) -> str:
-    """For a browser."""
+    """The URL of a listening socket, for a browser."""
     return f"http://{joined(*at.getsockname()[:2])}/"
 
 
 def readers(at: socket.socket) -> str:
-    """Those whom nothing keeps from the page."""
+    """A description of everyone who can open the page at this socket."""
     host: str = at.getsockname()[0]
     if ipaddress.ip_address(host).is_loopback:
         return "every user of this machine"
-    return f"whoever reaches {host}"
+    return f"everyone who can connect to {host}"
 
 
 @contextmanager
 def serving(run: WatchedRun) -> Generator[str]:
-    """In a thread of this process, at any port of this machine; its address."""
+    """Serve ``run`` in a thread during the block, at a free port of this machine; gives the URL."""
     with listener("127.0.0.1:0") as at:
         server = _server(run, at, [])
-        # Not left to itself: a thread that draws while Python ends takes the process down.
+        # Joined below, because a thread that draws while Python exits crashes the process.
         thread = threading.Thread(target=server.run, kwargs={"sockets": [at]})
         thread.start()
         try:
@@ -282,7 +288,7 @@ def serving(run: WatchedRun) -> Generator[str]:
 
 
 def serve(run: WatchedRun, at: socket.socket, hosts: list[str]) -> None:
-    """Until Ctrl-C or SIGTERM."""
+    """Serve ``run`` at the socket until Ctrl-C or SIGTERM. Further names in ``hosts`` are accepted as Host headers."""
     ended = threading.Event()
     threading.Thread(target=run.open_while, args=(ended,), daemon=True).start()
     try:

@@ -1,4 +1,4 @@
-"""What a round was like, to a file, and to TensorBoard, MLflow or Weights & Biases by their own libraries."""
+"""Loggers that write a round's figures to a file, TensorBoard, MLflow or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedcipher.errors import ReportError
 from fedcipher.foreign_text import quoting_log
 
 if TYPE_CHECKING:
-    # The command line imports this package, also where there is no Flower.
+    # The command line imports this package even if Flower is not installed.
     from fedcipher.engine import Engine
     from fedcipher.federation.records import RoundRecord
 
@@ -30,13 +30,15 @@ _log = quoting_log("fedcipher.watch")
 
 
 def figures(record: RoundRecord) -> dict[str, float]:
-    """A round as numbers by name.
+    """The figures of a round by name.
 
-    ``clients/...`` how many updates were accepted, left out, refused by their own clients, and late; ``seconds/...``
-    of the round, the server and, as a client's mean, each phase; ``bytes/...`` a client's mean, and the aggregate;
-    ``finished``, 1 where there is an aggregate. Of a round whose sums were opened (`fedcipher.federation.curves`):
-    ``clipped`` and ``kept``, shares; ``train/...`` and ``evaluate/...``, the metrics that are numbers.
-    ``server/...``: what ``evaluate_fn`` has found.
+    ``clients/...``: the number of updates accepted, left out, refused by their own clients, and late.
+    ``seconds/...``: the time of the round, of the server and, as a mean over clients, of each phase.
+    ``bytes/...``: means over clients, and the size of the aggregate.
+    ``finished``: 1 if the round has an aggregate, else 0.
+    ``clipped``, ``kept``: shares from 0 to 1, if the round's sums were opened (`fedcipher.federation.curves`).
+    ``train/...``, ``evaluate/...``: the opened metrics that are numbers.
+    ``server/...``: the results of ``evaluate_fn`` that are numbers.
     """
     out = {
         "clients/accepted": record.accepted,
@@ -68,20 +70,20 @@ def follow(
     key: str | Path | Engine | None = None,
     every: float = 2.0,
 ) -> None:
-    """Call ``watchers`` with each finished round of the run in ``folder``, until its server is not running any more.
+    """Call ``watchers`` with each finished round of the run in ``folder``, until the run's server stops.
 
-    For the holder of a client's ``key``, a file or an engine: the server of a run without an opener has no metrics,
-    and these records have them. Looks every so many seconds. Raises `RunError` for a folder that is no run, and what
-    `fedcipher.federation.curves.Curves` raises.
+    ``key``: a client's key file or engine, which opens the metrics. The server of a run without an opener has no
+    metrics. ``every``: seconds between two looks at the folder. Raises `RunError` for a folder without a run, and the
+    errors of `fedcipher.federation.curves.Curves`.
     """
     from fedcipher.watch.metrics import Metrics
 
-    shown, told = Metrics(Path(folder), key), set[int]()
+    shown, passed_on = Metrics(Path(folder), key), set[int]()
     while True:
         past = shown.past()
         for record in past.finished:
-            if record.number not in told:
-                told.add(record.number)
+            if record.number not in passed_on:
+                passed_on.add(record.number)
                 for watcher in watchers:
                     watcher(record)
         if not past.running:
@@ -90,14 +92,14 @@ def follow(
 
 
 class _Logger(ABC):
-    """Give one to ``SecureStrategy(on_round=...)``. What cannot be logged is warned of, and the run goes on."""
+    """A logger for ``SecureStrategy(on_round=...)``. A round that cannot be logged gives a warning; the run goes on."""
 
     def __call__(self, record: RoundRecord) -> None:
         """Log a finished round."""
         try:
             self._write(record, figures(record))
         except Exception as error:
-            # Whatever such a library raises: training matters more than its log.
+            # A logging library may raise any error, and none of them may stop the training.
             _log.warning("%s: round %s is not logged: %s", type(self).__name__, record.round, error)
 
     @abstractmethod
@@ -105,18 +107,21 @@ class _Logger(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is left, and end the log."""
+        """Write buffered figures and close the log."""
 
 
 class JsonLines(_Logger):
-    """A line of JSON a round, appended to ``path``: the time, the round, its `figures`, who was left out and why."""
+    """Appends a line of JSON per round to ``path``: time, round, `figures`, and clients left out with the reason.
+
+    Raises `ReportError` if the file cannot be written.
+    """
 
     def __init__(self, path: str | Path) -> None:
         path = as_path(path, "path")
         try:
             self._file = io.TextIOWrapper(create_private(own_target(path), append=True), encoding="utf-8")
         except OSError as error:
-            raise ReportError(f"no log can be written to {path}: {error}; name another file") from error
+            raise ReportError(f"the log {path} cannot be written: {error}; name another file") from error
 
     def _write(self, record: RoundRecord, values: dict[str, float]) -> None:
         left_out = [
@@ -124,7 +129,7 @@ class JsonLines(_Logger):
             for client in record.clients
             if client.left_out is not None
         ]
-        # No NaN: JSON has none.
+        # JSON has no NaN.
         known = {name: value if math.isfinite(value) else None for name, value in values.items()}
         said = {"time": datetime.now(timezone.utc).isoformat(), "round": record.round, "unfinished": record.unfinished}
         self._file.write(json.dumps({**said, **known, "who_was_left_out": left_out}) + "\n")
@@ -135,7 +140,7 @@ class JsonLines(_Logger):
 
 
 class TensorBoard(_Logger):
-    """An event file in ``folder``, for ``tensorboard --logdir``. Raises `DependencyError` without the package."""
+    """Writes an event file in ``folder`` for ``tensorboard --logdir``. Raises `DependencyError` without the package."""
 
     def __init__(self, folder: str | Path) -> None:
         require("fedcipher.watch.TensorBoard", "tensorboard", "tensorboard")
@@ -151,9 +156,9 @@ class TensorBoard(_Logger):
 
 
 class MLflow(_Logger):
-    """A run of MLflow's, in the experiment and at the server that the environment or ``mlflow`` says.
+    """Logs to an MLflow run; the environment or ``mlflow`` sets its server and experiment.
 
-    ``options`` are those of ``mlflow.start_run``. Raises `DependencyError` without the package.
+    ``options`` go to ``mlflow.start_run``. Raises `DependencyError` without the package.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -174,7 +179,10 @@ class MLflow(_Logger):
 
 
 class WandB(_Logger):
-    """A run of Weights & Biases; ``options`` are those of ``wandb.init``. Raises `DependencyError` without it."""
+    """Logs to a Weights & Biases run; ``options`` go to ``wandb.init``.
+
+    Raises `DependencyError` without the package.
+    """
 
     def __init__(self, **options: Any) -> None:
         require("fedcipher.watch.WandB", "wandb", "wandb")

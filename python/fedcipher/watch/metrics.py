@@ -1,4 +1,4 @@
-"""A run's rounds with their metrics: what the server has seen, and what a client's key opens."""
+"""A run's rounds with their metrics: those known to the server, and those that a client's key opens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedcipher.adapters.flower.wrapped_strategy import aggregate_by
-from fedcipher.app.answers import are_ours, pool_evaluations
+from fedcipher.app.answers import has_app_answers, pool_evaluations
 from fedcipher.engine import Engine
 from fedcipher.errors import RunError
 from fedcipher.federation.charter import Charter
@@ -23,10 +23,10 @@ _HIDDEN = "Metrics are encrypted: --key FILE (a client's key file), or --engine,
 
 
 class Metrics:
-    """The rounds of the run in ``folder``, for the holder of ``key``, or for somebody without one.
+    """The rounds of the run in ``folder``, with the metrics that ``key`` opens; ``key`` may be None.
 
-    ``curves``: in the place of a key, what says whether there is somebody who opens the run. Raises what `Curves`
-    raises.
+    ``curves``: a function used instead of ``key``; it gives the `Curves` that open the run, or None while there are
+    none. Raises the errors of `Curves`.
     """
 
     def __init__(
@@ -35,57 +35,57 @@ class Metrics:
         self._folder = folder
         made = None if key is None else Curves(folder, key)
         self._curves = curves or (lambda: made)
-        self.remembers = isinstance(key, Engine)
-        """Whether what opens the run opens nothing older than what it has opened."""
+        self.is_engine = isinstance(key, Engine)
+        """Whether the key is an engine, which opens no sum older than the newest one that it has opened."""
 
     def past(self) -> Past:
-        """The run's journal, with the metrics that are opened. Raises as `read_journal`, `Curves.read`."""
+        """The run's journal with the opened metrics. Raises the errors of `read_journal` and `Curves.read`."""
         return self.filled(read_journal(self._folder))
 
     def filled(self, past: Past) -> Past:
-        """``past`` with the metrics that are opened."""
+        """``past`` with the opened metrics."""
         curves = self.read()
         if curves is None:
             return past
         return replace(past, rounds=[curves.filled(record) for record in past.rounds])
 
     def read(self) -> Curves | None:
-        """Open what there is to be opened; none where nobody opens the run."""
+        """Open the run's new sums and return the `Curves`; None without a key."""
         curves = self._curves()
         if curves is None:
             return None
         curves.read()
-        if curves.charter is not None and curves.aggregates["evaluate"] is None and are_ours(curves.charter):
+        if curves.charter is not None and curves.aggregates["evaluate"] is None and has_app_answers(curves.charter):
             curves.aggregates["evaluate"] = aggregate_by(pool_evaluations)
         return curves
 
     def model(self, record: RoundRecord) -> str:
-        """SHA-256 of the model after the round, where it was opened."""
+        """SHA-256 of the model after the round; empty if it was not opened."""
         curves = self._curves()
         opened = None if curves is None else curves.rounds.get(record.round)
         return "" if opened is None else opened.model
 
     def missed(self, record: RoundRecord) -> str:
-        """Why the round's metrics were not opened; empty where they were, or there is no key."""
+        """Why the round's metrics were not opened; empty if they were opened, or if there is no key."""
         curves = self._curves()
         return "" if curves is None else curves.missed.get(record.round, "")
 
     def figures(self, record: RoundRecord) -> str:
-        """The round's metrics in a line: those that are single numbers."""
+        """One line with the round's metrics that are single numbers."""
         parts = [("", "evaluate"), ("training ", "train"), ("server ", "server")]
         held = [(f"{of}{name}", value) for of, part in parts for name, value in record.metrics.get(part, {}).items()]
-        # An app names them.
+        # The names come from an app and are quoted.
         return ", ".join(
             f"{quoted(name, MAX_NAME)} {value:.4g}" for name, value in held if isinstance(value, (int, float))
         )
 
     def losses(self, record: RoundRecord) -> list[str]:
-        """What is not in the round's sums, where they were opened."""
+        """Sentences on values that are missing from the round's opened sums."""
         curves = self._curves()
         return [] if curves is None else curves.losses(record)
 
     def notice(self) -> str:
-        """One line: that metrics are encrypted, or which could not be opened; empty where there is nothing to say."""
+        """One line that metrics are encrypted or could not be opened; empty if all metrics are known."""
         curves = self._curves()
         if curves is not None:
             return curves.notice()

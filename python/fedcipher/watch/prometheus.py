@@ -1,4 +1,4 @@
-"""A run's journal as Prometheus metrics; those that are encrypted where a key has opened them."""
+"""A run's journal as Prometheus metrics, with the encrypted metrics that a key has opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CONTENT_TYPE", "exposition"]
 
 
 def exposition(past: Past) -> bytes:
-    """The text that a Prometheus server scrapes. Counters count from the run's beginning, whoever served it."""
+    """The text that a Prometheus server scrapes. Counters cover the whole run, even if its server was restarted."""
     registry = CollectorRegistry()
     registry.register(_Journal(past))
     return generate_latest(registry)
@@ -31,7 +31,7 @@ class _Journal(Collector):
         yield GaugeMetricFamily("fedcipher_server_running", "Whether a server writes the run", self._past.running)
         yield GaugeMetricFamily("fedcipher_round", "The newest round that ended", ended[-1].round if ended else 0)
         rounds = Counter("none" if record.unfinished else "aggregate" for record in ended)
-        yield _counter("fedcipher_rounds", "Rounds that ended, by what came of them", "outcome", rounds)
+        yield _counter("fedcipher_rounds", "Rounds that ended, by outcome", "outcome", rounds)
         updates = Counter[str]()
         for record in ended:
             refused = sum(client.refused for client in record.clients)

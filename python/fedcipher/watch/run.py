@@ -1,4 +1,4 @@
-"""A run's folder as it grows, for who watches it from outside."""
+"""Reads the folder of a run that is still growing, for a process other than the run's server."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from fedcipher.watch.metrics import Metrics
 __all__ = ["WatchedRun"]
 
 _log = quoting_log("fedcipher")
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class WatchedRun:
-    """The run in ``folder``, which may not have begun yet, read again only where its journal has changed.
+    """The run in ``folder``, which may not have begun yet. Its journal is read again only after a change.
 
-    ``key`` and ``curves`` say who opens its metrics, see `Metrics`; ``settings`` are those of a training.
+    ``key`` and ``curves`` open its metrics (see `Metrics`); ``settings`` are the settings of a training.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class WatchedRun:
         self._past = Past()
 
     def past(self) -> Past:
-        """What its journal says. Raises `RunError` where there is none, or a damaged one."""
-        # A server that ends changes nothing, so that whether one runs is always looked up.
+        """The content of the run's journal. Raises `RunError` for a missing or damaged journal."""
+        # A server that ends does not change the journal, so a running one is read again every time.
         files = [path.lstat() for path in journal_files(self.folder) if os.path.lexists(path)]
         seen = [(about.st_ino, about.st_mtime_ns, about.st_size) for about in files]
         if seen != self._seen or self._past.running:
@@ -60,11 +60,11 @@ class WatchedRun:
         return self.metrics.filled(self.past())
 
     def report(self, past: Past) -> Report:
-        """``past`` as a training's report has it. Raises `RunError`."""
+        """A training's report of the rounds in ``past``. Raises `RunError`."""
         made = Report.begin(self._settings, read_scheme(self.folder), "", 0.0)
         planned = past.rounds[-1].planned if past.rounds else 0
         made.settings |= {"rounds": planned} if planned else {}
-        # Of who looks at it, not of the server.
+        # `Report.begin` describes this machine, which need not be the server's.
         made.machine = {}
         made.rounds = [
             RoundResult.of(record, model=self.metrics.model(record), not_opened=self.metrics.missed(record))
@@ -73,18 +73,18 @@ class WatchedRun:
         return made
 
     def live(self, past: Past) -> Live:
-        """What ``past`` says of the server."""
+        """The server's state according to ``past``."""
         last = past.rounds[-1] if past.rounds else None
-        under_way = last.round if last is not None and last.number not in past.ended else 0
-        return Live(past.running, under_way, self.waited())
+        active = last.round if last is not None and last.number not in past.ended else 0
+        return Live(past.running, active, self.waited())
 
     def waited(self) -> float:
-        """Seconds since the run's journal last changed, or where there is none, since this began to look."""
+        """Seconds since the run's journal last changed or, without a journal, since this object was made."""
         changed = [path.lstat().st_mtime for path in journal_files(self.folder) if os.path.lexists(path)]
         return max(0.0, time.time() - max(changed, default=self._began))
 
     def is_new(self) -> bool:
-        """Whether a server has yet to make the run: there is no more of it than an empty journal."""
+        """Whether the server has not begun the run: the folder has at most an empty journal."""
         if (self.folder / "run.json").exists() or any(self.folder.glob("aggregate-*")):
             return False
         try:
@@ -93,7 +93,7 @@ class WatchedRun:
             return False
 
     def state(self) -> str:
-        """Changes when there is something new to see."""
+        """A digest that changes when the page has something new to show."""
         try:
             past = self.past()
         except RunError as error:
@@ -103,13 +103,16 @@ class WatchedRun:
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     def open_while(self, ended: threading.Event) -> None:
-        """With an engine: open sums as they come, because it opens nothing older than its client has opened."""
+        """With an engine, open each new sum until ``ended``.
+
+        An engine opens no sum older than its newest one, so a sum that is not opened in time stays closed.
+        """
         said = ""
-        while self.metrics.remembers and not ended.wait(_LOOK_SECONDS):
+        while self.metrics.is_engine and not ended.wait(_POLL_SECONDS):
             try:
                 self.metrics.read()
             except FedcipherError as error:
-                # Once: the run may not have begun.
+                # Logged once, because the run may not have begun.
                 if str(error) != said:
                     said = str(error)
                     _log.info("no metrics are opened yet: %s", said)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from fedcipher import _native
 from fedcipher._units import seconds, size
-from fedcipher.bench.groups import Group, Limits, held
+from fedcipher.bench.groups import Group, Limits, limited_group
 from fedcipher.codec import Array
 from fedcipher.data import load
 from fedcipher.engine import Authority, connect
@@ -82,7 +82,7 @@ def run(asked: Asked) -> Findings:
         stack.enter_context(ledgers())
         # Before the groups: the network's processes are in neither.
         net = stack.enter_context(wan([asked.link] * clients))
-        host, apart = (stack.enter_context(held(_EACH, name)) for name in ("host", "engine"))
+        host, apart = (stack.enter_context(limited_group(_EACH, name)) for name in ("host", "engine"))
         stack.enter_context(host.around())
         here = _Here(asked, given, clients, host, apart)
         measured = {"plain": here.plain()}

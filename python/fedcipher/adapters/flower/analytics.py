@@ -1,4 +1,4 @@
-"""Federated analytics on a Flower grid: a query, and the sum of its encrypted answers."""
+"""Federated analytics on a Flower grid: asks a query and sums the encrypted answers."""
 
 from __future__ import annotations
 
@@ -35,20 +35,23 @@ def secure_sum(
 ) -> EncryptedSum:
     """Ask ``nodes`` (all by default) a ``query`` and add up their encrypted answers.
 
-    Every ClientApp needs `query_mod`. ``answers`` names the metrics that are summed: as `Answer` with ``how="sum"``,
-    or by name, for one number of ``resolution`` and at most ``largest``: clients round to the one and saturate at the
-    other. Keys with privacy give sums with noise, which grows with ``largest`` and with the root of how many numbers
-    are asked. ``keys`` are as in `SecureStrategy`. The server gets only the sum of the answers, and that encrypted.
-    Sums of nearly the same clients would show single answers, so clients remember of which sets sums were opened. Under
-    one key rounds increase with time: do not ask while a `SecureStrategy` made earlier is running.
+    Every ClientApp needs `query_mod`. ``answers`` names the metrics to sum, each as an `Answer` with ``how="sum"`` or
+    as a name. A name stands for one number, which clients round to ``resolution`` and cut at ``largest``. ``keys`` are
+    the same as for `SecureStrategy`. Keys with privacy give sums with noise, which grows with ``largest`` and with the
+    square root of the count of numbers.
 
-    Raises `ParameterError`, and `StrategyError` where too few nodes or members of a committee have answered.
+    The server gets only the encrypted sum of the answers. Two sums of nearly the same clients could reveal single
+    answers, so clients remember the sets of clients whose sums were opened. Round numbers under one key increase with
+    time, so do not call this while a `SecureStrategy` made earlier is running.
+
+    ``timeout`` and ``committee_timeout``: seconds to wait for the nodes and for the committee's members. Raises
+    `ParameterError`, and `StrategyError` if too few nodes or committee members have answered.
     """
     listed = Answer.all_of(answers, "answers", resolution=resolution, largest=largest, how="sum")
     chosen = None if nodes is None else whole_numbers(nodes, "nodes")
     most, patience = seconds(timeout, "timeout"), seconds(committee_timeout, "committee_timeout")
     check_grid(grid)
     type_of(as_text(message_type, "message_type"))
-    instance_of(query, RecordDict, "query", "give a RecordDict of what the app is asked")
+    instance_of(query, RecordDict, "query", "give a RecordDict with the app's query")
     asked = QueryRun(server_keys(keys), content_of(query), listed, message_type)
     return asked.run(FlowerLink(grid), chosen, most, patience)

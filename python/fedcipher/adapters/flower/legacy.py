@@ -1,4 +1,4 @@
-"""Clients of Flower's older API (`flwr.client.NumPyClient`), called from the functions of a present-day `ClientApp`."""
+"""Runs clients of Flower's older API (`flwr.client.NumPyClient`) in a `ClientApp` of the current API."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedcipher.codec import Array
 from fedcipher.errors import LayoutError, StrategyError
 
 if TYPE_CHECKING:
-    # Only a type, and not in every Flower that works.
+    # A type that some supported versions of Flower lack.
     from flwr.clientapp.typing import Mod
 
 __all__ = ["numpy_client_app"]
 
 
 def numpy_client_app(client_fn: Callable[[Context], Any], *, mods: Sequence[Mod] = (client_mod,)) -> ClientApp:
-    """A ClientApp of the clients that ``client_fn`` makes, as it was given to ``ClientApp(client_fn=...)``.
+    """Make a ClientApp of the clients that ``client_fn`` makes, like the older ``ClientApp(client_fn=...)``.
 
     ``fit(parameters, config)`` trains; ``evaluate(parameters, config)`` evaluates, and its loss is the metric ``loss``.
     ``config`` is the strategy's ``train_config`` or ``evaluate_config`` with ``server-round``. The server side is a
@@ -55,11 +55,11 @@ def numpy_client_app(client_fn: Callable[[Context], Any], *, mods: Sequence[Mod]
 
 
 def _client(client_fn: Callable[[Context], Any], context: Context) -> Any:
-    # Here, so that a Flower without the older API breaks only those who use it.
+    # Imported here, because some versions of Flower lack the older API.
     from flwr.client import NumPyClient
 
     made = client_fn(context)
-    # What an older app's client_fn ends with.
+    # The client_fn of an older app ends with `.to_client()`.
     made = getattr(made, "numpy_client", made)
     if not isinstance(made, NumPyClient):
         raise StrategyError(
@@ -78,6 +78,6 @@ def _received(message: Message) -> tuple[str, list[str], list[Array], dict[str, 
 
 
 def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
-    # The older metrics may be texts and truth values, which are none today.
+    # The older API allows texts and truth values as metrics, the current one only numbers.
     numbers = {k: float(v) if isinstance(v, bool) else v for k, v in metrics.items() if not isinstance(v, str | bytes)}
     return MetricRecord({**numbers, "num-examples": int(examples)})

@@ -1,4 +1,4 @@
-"""The client mod: brings the model up to date, lets the app compute, encrypts what leaves, and denies the rest."""
+"""The client mod: updates the model, calls the app, encrypts its result, and refuses all other messages."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fedcipher.federation.client.key_holder import key_holder_of
 from fedcipher.federation.client.session import ClientSession, Work
 
 if TYPE_CHECKING:
-    # Only types, and not in every Flower that works.
+    # Types that some supported versions of Flower lack.
     from flwr.clientapp.typing import ClientAppCallable, Mod
 
 __all__ = ["client_mod", "make_client_mod", "query_mod"]
 
 
 def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
-    """Encrypt every update this ClientApp sends, decrypt every aggregate it receives, and refuse the rest.
+    """Encrypt every update this ClientApp sends, decrypt every aggregate it receives, and refuse other messages.
 
-    The key is in an engine or in a file; `fedcipher.federation.client.key_holder` says which settings name it.
+    The key is in an engine or in a file; `fedcipher.federation.client.key_holder` lists the settings that name it.
 
-    A message of a `SecureStrategy` round is answered with one encrypted frame: an update with the answers of training,
-    or the answers of an evaluation. Every other message is refused before the app sees it; `make_client_mod` can allow
-    some by name. A message is judged before data is touched, and refused with one constant text; the cause stands in
-    this client's log under the reference that the refusal carries. After that there is no refusal: an app that raises,
-    or returns something else than an update, makes a frame of zeros that counts nothing.
+    The answer to a message of a `SecureStrategy` round is one encrypted frame: an update with the answers of training,
+    or the answers of an evaluation. Every other message is refused before the app sees it, except the types that
+    `make_client_mod` allows. A message is checked before the app uses any data. Every refusal has the same text with
+    a reference; this client's log has the cause under this reference. After the check there is no refusal: if the app
+    raises, or does not return an update, the client sends a frame of zeros that counts no examples.
     """
     return _answer(msg, ctxt, call_next, frozenset())
 
@@ -41,20 +41,20 @@ def client_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Mes
 def query_mod(msg: Message, ctxt: Context, call_next: ClientAppCallable) -> Message:
     """`client_mod` that also answers the queries of `secure_sum`, encrypted.
 
-    The app's ``@app.query()`` handler stays as it is: it returns one MetricRecord of numbers or lists of numbers. The
-    query's charter names the answers; they leave as the lanes of one frame, whatever the app returned. A query that
-    `secure_sum` did not send, or that this site's policy does not allow, is refused before the app sees it.
+    The app's ``@app.query()`` handler needs no change: it returns one MetricRecord of numbers or lists of numbers. The
+    query's charter names the answers, and only these are sent, in one encrypted frame. A query that `secure_sum` did
+    not send, or that this site's policy does not allow, is refused before the app sees it.
     """
     return _answer(msg, ctxt, call_next, frozenset(), queries_too=True)
 
 
 def make_client_mod(*, allow: Iterable[str] = ()) -> Mod:
-    """`client_mod` that also answers messages without a round's settings, of the types named in ``allow``.
+    """Make a `client_mod` that also answers messages outside of rounds, of the types named in ``allow``.
 
     >>> app = ClientApp(mods=[make_client_mod(allow=["query.stats"])])              # doctest: +SKIP
 
-    Their replies leave in the clear. They may carry metrics and settings, no arrays and no bytes.
-    Raises `ParameterError` for a name that is no message type of Flower's.
+    Their replies are not encrypted. They may have metrics and settings, but no arrays and no bytes.
+    Raises `ParameterError` for a name that is not a message type of Flower.
     """
     allowed = frozenset(messages.type_of(name) for name in texts([allow] if isinstance(allow, str) else allow, "allow"))
 
@@ -82,20 +82,20 @@ def _answer(
         if opened is not None:
             return Message(record_dict(opened.content), reply_to=msg)
         if messages.split_type(message.type) in allowed:
-            return _in_the_clear(call_next(msg, ctxt))
+            return _unencrypted(call_next(msg, ctxt))
         raise PlaintextError(
             f"a message of type {message.type!r} without a round of SecureStrategy; wrap the server's "
             "strategy, or allow the type with make_client_mod"
         )
     except (KeyboardInterrupt, SystemExit):
         raise
-    # A panic of native code is a BaseException: none of these may travel with its text.
+    # Also a BaseException, such as a panic of native code: no error may be sent with its text.
     except BaseException as error:
         return refuse(msg, error)
 
 
 def _computed(msg: Message, ctxt: Context, call_next: ClientAppCallable, work: Work) -> AppResult:
-    """Let the app compute, with the model in the message and nothing of the run's settings."""
+    """Call the app, with the model in the message and without the run's settings."""
     for name in (messages.CONFIG, messages.QUERY):
         msg.content.pop(name, None)
     if work.record:
@@ -116,11 +116,11 @@ def _computed(msg: Message, ctxt: Context, call_next: ClientAppCallable, work: W
     return AppResult.of(made, work.names, work.arrays, updates=work.updates, seconds=seconds)
 
 
-def _in_the_clear(reply: object) -> Message:
-    """An allowed reply, where it is fit to leave. Raises `PlaintextError`."""
+def _unencrypted(reply: object) -> Message:
+    """Check and return an allowed reply. Raises `PlaintextError` for an error, arrays or bytes."""
     if not isinstance(reply, Message):
         raise PlaintextError(f"the app answered with {type(reply).__name__}, not with a Message")
     if reply.has_error():
-        raise PlaintextError(f"the app's error reply stays here, its text may quote data: {reply.error.reason}")
+        raise PlaintextError(f"the app's error reply is not sent, because it may quote data: {reply.error.reason}")
     only_metrics(content_of(reply.content))
     return reply

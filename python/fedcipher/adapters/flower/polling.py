@@ -1,4 +1,4 @@
-"""Flower's Grid as the link of a federation's server: replies as they arrive, and a round need not wait for all."""
+"""Makes Flower's Grid the link of a federation's server: replies come one by one, and a round may close early."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["Arrivals", "FlowerLink", "check_grid"]
 
 
 def check_grid(grid: object) -> None:
-    """Raise `ParameterError` for what is no grid of Flower's."""
+    """Raise `ParameterError` for an object that is not a grid of Flower."""
     if not all(callable(getattr(grid, name, None)) for name in ("get_node_ids", "push_messages", "pull_messages")):
-        raise ParameterError(f"grid is of type {type(grid).__name__}; give what Flower calls the app's main with")
+        raise ParameterError(f"grid is of type {type(grid).__name__}; give the Grid that Flower passes to the app")
 
 
 class _Mailbox:
-    """A grid's messages, one by one."""
+    """Sends and receives a grid's messages one by one."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        # A grid of this process: nothing is announced before it is there.
+        # A grid in this process has each reply as soon as it announces the reply.
         self.together = any(kind.__name__ == "InMemoryGrid" for kind in type(grid).__mro__)
 
     def push(self, message: Message) -> str | None:
-        # None for a message that could not be sent, whatever Flower's types say.
+        # None for a message that could not be sent, although Flower's types say otherwise.
         (name,) = cast(Iterable[str | None], self._grid.push_messages([message]))
         return name
 
@@ -52,11 +52,11 @@ class FlowerLink:
         self.pulls = ReplyPoller(_Mailbox(grid))
 
     def nodes(self) -> Collection[int]:
-        """As `Link.nodes`. Raises `StrategyError` where the SuperLink does not answer."""
+        """Like `Link.nodes`. Raises `StrategyError` if the SuperLink does not answer."""
         return list(wait_for_call(self.pulls.mailbox.nodes))
 
     def exchange(self, messages: Iterable[messages.Message], **ends: Any) -> _Replies:
-        """As `Link.exchange`."""
+        """Like `Link.exchange`."""
         pairs = (
             (made.node, Message(record_dict(made.content), dst_node_id=made.node, message_type=made.type))
             for made in messages
@@ -64,13 +64,13 @@ class FlowerLink:
         return _Replies(PolledExchange(self.pulls, pairs, **ends))
 
     def late(self, names: Collection[str], until: float) -> Iterator[tuple[str, Reply]]:
-        """As `Link.late`, all in one call: there may be many."""
+        """Like `Link.late`. Gets all replies in one call, because there may be many."""
         for name, reply in self.pulls.replies(names, until, together=True):
             yield name, reply_of(reply, reply.metadata.src_node_id)
 
 
 class _Replies:
-    """An exchange whose replies are the federation's."""
+    """The replies of an exchange, as the federation's `Reply`."""
 
     def __init__(self, gathering: PolledExchange) -> None:
         self._gathering = gathering
@@ -81,9 +81,9 @@ class _Replies:
 
 
 class Arrivals:
-    """A grid whose `send_and_receive` gives replies as they arrive; all else is the grid's.
+    """A grid whose `send_and_receive` gives replies as they arrive; all other attributes are those of the link's grid.
 
-    ``gather`` is given what sends the messages, and the seconds that they have.
+    ``gather`` is called with a function that sends the messages, and with the timeout in seconds.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Arrivals:
         self.link, self._gather = link, gather
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """As Flower's, but not all at once; each reply is of the node that was asked."""
+        """Like Flower's, but replies come one by one, and each names the node that the message was sent to."""
         pairs = ((made.metadata.dst_node_id, made) for made in messages)
-        # All are sent now, and not when the first reply is asked for.
+        # This sends all messages now, not when the first reply is read.
         return map(_of_node, self._gather(partial(PolledExchange, self.link.pulls, pairs), timeout))
 
     def get_node_ids(self) -> Iterable[int]:
-        """As Flower's, but not for ever."""
+        """Like Flower's, but with a time limit."""
         return self.link.nodes()
 
     def __getattr__(self, name: str) -> Any:

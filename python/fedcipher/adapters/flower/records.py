@@ -1,4 +1,4 @@
-"""Flower's messages as a federation's, and back; arrays share their bytes."""
+"""Converts Flower's messages to a federation's messages and back, without a copy of the arrays' bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def content_of(content: RecordDict) -> Content:
-    """The records of a message."""
+    """The federation's form of a message's records."""
     made: Content = {}
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
@@ -45,12 +45,12 @@ def content_of(content: RecordDict) -> Content:
 
 
 def array_record(arrays: Arrays) -> ArrayRecord:
-    """Arrays as Flower has them."""
+    """Flower's form of arrays."""
     return ArrayRecord({k: Array(dtype=a.dtype, shape=a.shape, stype=a.stype, data=a.data) for k, a in arrays.items()})
 
 
 def record_dict(content: Content) -> RecordDict:
-    """Records as Flower has them."""
+    """Flower's form of a message's records."""
     made = RecordDict()
     for name, record in content.items():
         if isinstance(record, Arrays):
@@ -61,12 +61,12 @@ def record_dict(content: Content) -> RecordDict:
 
 
 def message_of(msg: Message, node: int = 0) -> messages.Message:
-    """A message of Flower's."""
+    """The federation's form of a message."""
     return messages.Message(node, msg.metadata.message_type, content_of(msg.content))
 
 
 def reply_of(msg: Message, node: int) -> Reply:
-    """A reply from ``node``."""
+    """The federation's form of a reply from ``node``."""
     if msg.has_error():
         reason = msg.error.reason or ""
         return Reply(node, error=reason, reference=reference_of(reason, msg.error.code))
@@ -74,17 +74,17 @@ def reply_of(msg: Message, node: int) -> Reply:
 
 
 def refuse(msg: Message, error: BaseException) -> Message:
-    """The refusal of ``msg``: the same text for every cause, which goes to this client's log."""
+    """The refusal of ``msg``, with the same text for every cause. The cause goes to this client's log."""
     return Message(Error(code=CODE, reason=refusal(error)), reply_to=msg)
 
 
 def model_record(arrays: Mapping[str, NumpyArray]) -> ArrayRecord:
-    """Arrays by their names."""
+    """Flower's record of arrays by name."""
     return array_record(messages.named(list(arrays), list(arrays.values())))
 
 
 def model_values(record: ArrayRecord) -> list[NumpyArray]:
-    """The values of a record's arrays, without a copy. Raises `LayoutError` for what cannot be averaged."""
+    """The values of a record's arrays, without a copy. Raises `LayoutError` for arrays that cannot be averaged."""
     values: list[NumpyArray] = []
     for name, array in record.items():
         try:
@@ -95,12 +95,15 @@ def model_values(record: ArrayRecord) -> list[NumpyArray]:
 
 
 def context_of(ctxt: Context) -> bytes:
-    """The digest of what no charter can list: the run's configuration and the installed app."""
+    """The digest of the run's configuration and the installed app, which a charter cannot list."""
     return digest_of_context(ctxt.run_config, _app())
 
 
 def _app() -> str:
-    """Flower installs an app below ``FLWR_HOME/apps`` in a folder that its hash is part of; empty in a simulation."""
+    """The folder names of installed apps; empty in a simulation.
+
+    Flower installs an app below ``FLWR_HOME/apps``, in a folder whose name contains the app's hash.
+    """
     home = Path(os.environ.get("FLWR_HOME") or os.path.expanduser("~/.flwr")) / "apps"
     found: set[str] = set()
     for path in sys.path:
@@ -111,9 +114,9 @@ def _app() -> str:
 
 
 class SealedArrays(ArrayRecord):
-    """An ArrayRecord that holds no model and says where the encrypted one is.
+    """An ArrayRecord without a model, which names the folder of the encrypted model.
 
-    Whatever would read an array raises `SealedModelError`, so that no app saves ciphertext as its model.
+    Every method that reads an array raises `SealedModelError`, so that no app saves ciphertext as its model.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -122,15 +125,15 @@ class SealedArrays(ArrayRecord):
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise SealedModelError(
-            f"this server has no key, so it has no model to read: it is encrypted in {self.__dict__['folder']}. "
-            "Whoever holds a client's key opens it with `fedcipher open RUN --key FILE --out model.npz`; a server that "
-            "may see it takes SecureStrategy(..., opener=...)"
+            f"this server has no key and cannot read the model, which is encrypted in {self.__dict__['folder']}. "
+            "The holder of a client's key opens it with `fedcipher open RUN --key FILE --out model.npz`; a server that "
+            "may see the model needs SecureStrategy(..., opener=...)"
         )
 
     __getitem__ = keys = items = __iter__ = to_numpy_ndarrays = to_torch_state_dict = _refuse
 
     def values(self) -> Any:
-        """No arrays: Flower counts their bytes for its last lines."""
+        """No arrays. Flower calls this to count bytes for its log."""
         empty: dict[str, Array] = {}
         return empty.values()
 

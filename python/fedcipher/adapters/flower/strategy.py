@@ -1,4 +1,4 @@
-"""The strategy wrapper: any weighted-mean strategy of Flower, over ciphertexts."""
+"""The strategy wrapper: runs any weighted-mean strategy of Flower on encrypted updates."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SecureResult", "SecureStrategy"]
 
-# Flower shows its own log only; what a run is protected by belongs into it.
+# Flower shows its own log only, and the log must name the run's protection.
 _shown = quoting_log("flwr")
 
 
 @dataclass
 class SecureResult(Result):
-    """Flower's result, with what the run has lost. `SecureStrategy.start` returns it."""
+    """Flower's result with the run's outcome: lost rounds, clients and values. Returned by `SecureStrategy.start`."""
 
     outcome: Outcome = field(default_factory=lambda: Outcome(0, {}))
 
@@ -53,7 +53,7 @@ class SecureResult(Result):
 
 
 def _signature() -> Signature:
-    """With every option of a run, for whoever asks what `SecureStrategy` takes."""
+    """The signature of `SecureStrategy` with every option of a run, for `help` and `inspect`."""
     first, *options = signature(RunSetup).parameters.values()
     return Signature([Parameter("strategy", Parameter.POSITIONAL_OR_KEYWORD, annotation="Strategy"), first, *options])
 
@@ -61,22 +61,23 @@ def _signature() -> Signature:
 class SecureStrategy(Strategy):
     """Wrap a Flower strategy whose aggregation is a weighted mean; the server sees no update.
 
-    ``strategy`` samples clients, sets configurations and aggregates metrics (`FedAvg`, `FedProx`, your own). It is
-    tried on made-up rounds at `start`, and in each round it is given small random arrays in place of updates; if what
-    it makes of them is not their mean, `StrategyError` is raised. Of FedAdam, FedYogi, FedAdagrad and FedAvgM that goes
-    for the part that averages: clients make their step (`fedcipher.federation.optimiser_step`), with the numbers that
-    they have at `start`. What it tells the clients in each round is asked of a copy before the first round, and stands
-    in the run's charter.
+    ``strategy`` samples clients, sets configurations and aggregates metrics (`FedAvg`, `FedProx`, your own). `start`
+    tries the strategy on made-up rounds, and each round gives it small random arrays in place of updates. If its result
+    is not their mean, `StrategyError` is raised. For FedAdam, FedYogi, FedAdagrad and FedAvgM this check covers the
+    averaging only. The clients apply the optimiser's step (`fedcipher.federation.optimiser_step`) with the numbers that
+    the strategy has at `start`. Before the first round, a copy of the strategy gives the configurations of all rounds,
+    which go into the run's charter.
 
-    ``keys`` and all ``options`` are those of `fedcipher.federation.server.setup.RunSetup`. One of two says where the
-    model goes: ``opener``, a client's key file or an engine's decryptor, for a server that may see the mean of each
-    round; or ``out``, a new folder that keeps the run encrypted, for `open_run` and ``fedcipher open``.
+    ``keys`` and all ``options`` are those of `fedcipher.federation.server.setup.RunSetup`. One of two options is
+    required for the model: ``opener``, a client's key file or an engine's decryptor, for a server that may see the mean
+    of each round; or ``out``, a new folder for the encrypted run, for `open_run` and ``fedcipher open``.
 
-    Updates are added as they arrive and are not kept: the server's memory does not grow with the number of clients. A
-    client that has not answered when a round closes is left out of its sum, and its `RoundRecord` says so. A round of
-    fewer updates than the scheme's ``min_contributions`` has no aggregate: the sum of one update is that update. The
-    global model stays, `RoundRecord.unfinished` says so, and nobody is sent anything of it. A first round that samples
-    fewer clients is refused with a `StrategyError`, and so is a whole run without any aggregate.
+    Updates are added as they arrive and are not kept, so the server's memory does not grow with the number of clients.
+    A client that has not answered when a round closes is left out of the sum, and the `RoundRecord` lists it. A round
+    with fewer updates than the scheme's ``min_contributions`` has no aggregate, because the sum of one update is that
+    update. The global model does not change, clients get nothing from this round, and `RoundRecord.unfinished` gives
+    the reason. `StrategyError` is raised if the first round samples too few clients, and if no round of a run has an
+    aggregate.
 
     Without an opener, ``Result.arrays`` is a `SealedArrays`, which raises when it is read.
     """
@@ -85,39 +86,39 @@ class SecureStrategy(Strategy):
 
     def __init__(self, strategy: Strategy, keys: str | Path | ServerKeys, **options: Unpack[RunOptions]) -> None:
         self.setup = setup = RunSetup(keys, **options)
-        self._inner = WrappedStrategy(strategy, opens=setup.opener is not None, sets_models=setup.sets_models)
+        self._wrapped = WrappedStrategy(strategy, opens=setup.opener is not None, sets_models=setup.sets_models)
         self.run = ServerRun(setup, partial(_shown.info, "Fedcipher: %s"))
-        """The run, apart from Flower; each `start` begins another."""
+        """The run, independent of Flower; each `start` begins another one."""
         self._link: FlowerLink | None = None
         self._evaluates_here = False
-        # What Flower runs the next round with, unless something around the strategy changes it: what the last round
-        # returned, or what the run has begun with where none has returned anything.
+        # The arrays that Flower passes to the next round, unless a strategy around this one changes them: the result of
+        # the last round, or the initial arrays.
         self._expected: list[ArrayRecord] = []
-        # The charter's arguments that `start` is given.
+        # Arguments of `start` that go into the charter.
         self._planned = 1
         self._configs: dict[Purpose, ConfigRecord] = {"train": ConfigRecord(), "evaluate": ConfigRecord()}
 
     @property
     def rounds(self) -> list[RoundRecord]:
-        """What the server has seen of each round of the run."""
+        """The server's records of the run's rounds."""
         return self.run.rounds
 
     @property
     def inner(self) -> Strategy:
         """The wrapped strategy."""
-        return self._inner.strategy
+        return self._wrapped.strategy
 
     @property
     def outcome(self) -> Outcome:
-        """What the rounds so far have lost."""
+        """The rounds, clients and values that the run has lost so far."""
         return self.run.outcome
 
     def summary(self) -> None:
-        """Log what protects the run, then the inner strategy's summary."""
+        """Log the run's protection, then the wrapped strategy's summary."""
         _shown.info("Fedcipher: %s", self.setup.summary())
-        if self._inner.optimiser is not None:
+        if self._wrapped.optimiser is not None:
             _shown.info(
-                "Fedcipher: the clients make the step of %s, after they have opened the mean", self._inner.optimiser
+                "Fedcipher: the clients apply the step of %s after they have opened the mean", self._wrapped.optimiser
             )
         self.inner.summary()
 
@@ -133,13 +134,15 @@ class SecureStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> SecureResult:
-        """Run ``num_rounds`` rounds, as any Flower strategy does.
+        """Run ``num_rounds`` rounds, like any Flower strategy. Each call is a new run.
 
-        Raises `StrategyError` before the first round where the run could not end with a usable model: without
-        ``opener`` and ``out``, with ``evaluate_fn`` and no opener, with a strategy that is no mean; and at the end
-        where no round had an aggregate. Raises `LostRoundsError` at the end where more rounds than ``may_lose`` had
-        none; the error holds the result. Each call is a run of its own. The result's ``outcome`` says which rounds
-        and clients the run has lost, and which sums are not the mean; so does the last line of the log.
+        The result's ``outcome``, and the last line of the log, name the rounds and clients that the run has lost, and
+        the sums that are not the mean. ``timeout``: seconds to wait for the replies of a round.
+
+        Raises `StrategyError` before the first round if the run could not end with a usable model: without both
+        ``opener`` and ``out``, with ``evaluate_fn`` but no opener, or with a strategy that does not average. Raises
+        `StrategyError` at the end if no round had an aggregate. Raises `LostRoundsError` at the end if more rounds than
+        ``may_lose`` had no aggregate; this error has the result.
         """
         check_grid(grid)
         instance_of(initial_arrays, ArrayRecord, "initial_arrays", "give an ArrayRecord of the model's first arrays")
@@ -171,7 +174,7 @@ class SecureStrategy(Strategy):
             run.note_late()
         finally:
             run.close()
-        self._with_past(result)
+        self._merge_history(result)
         run.check_some_finished(num_rounds, before)
         result.arrays = self._last_model(initial_arrays)
         ended = SecureResult.of(result, self.outcome)
@@ -179,28 +182,28 @@ class SecureStrategy(Strategy):
         return ended
 
     def _last_model(self, initial: ArrayRecord) -> ArrayRecord:
-        """What ``Result.arrays`` is."""
+        """The value of ``Result.arrays``."""
         model = self.run.model
         if not self.run.plan.trains:
             return initial
         if self.setup.opener is not None:
-            # What Flower has kept may be of a sum that was withdrawn.
+            # Not the arrays that Flower has kept, which may come from a withdrawn sum.
             return model_record(model.by_name(model.arrays))
         for line in self.run.where_the_model_is():
             _shown.info("Fedcipher: %s", line)
         return SealedArrays(model.folder.folder)
 
     def _begin(self, initial: ArrayRecord) -> None:
-        """Everything that can be refused before a client trains."""
+        """Begin or resume the run. Refuses a run that cannot work before any client trains."""
         if isinstance(initial, SealedArrays):
-            raise StrategyError(f"{initial!r} is no model to start from: open it first, with `fedcipher open`")
+            raise StrategyError(f"{initial!r} is not a model to start from: open it first, with `fedcipher open`")
         self.setup.check_model(list(initial.keys()))
         rounds, configs = self._planned, self._configs
         names, values = list(initial.keys()), model_values(initial)
-        shown = self._inner.shown(None if self.setup.opener is None else initial)
-        self.run.begin(names, values, rounds, self._inner.plan(rounds, shown, configs))
+        shown = self._wrapped.shown(None if self.setup.opener is None else initial)
+        self.run.begin(names, values, rounds, self._wrapped.plan(rounds, shown, configs))
         if self.run.state is not None:
-            self._inner.state.restore(self.run.state)
+            self._wrapped.state.restore(self.run.state)
         model = self.run.model
         self._expected = [model_record(model.by_name(model.arrays)) if model.moved else initial]
 
@@ -213,8 +216,8 @@ class SecureStrategy(Strategy):
             self.run.call_on_round()
         return metrics
 
-    def _with_past(self, result: Result) -> None:
-        """The metrics of rounds that another process has run, and Flower's own under the run's round numbers."""
+    def _merge_history(self, result: Result) -> None:
+        """Add the metrics of rounds that another process has run, and give Flower's the run's round numbers."""
         parts = {
             "train": result.train_metrics_clientapp,
             "evaluate": result.evaluate_metrics_clientapp,
@@ -229,7 +232,7 @@ class SecureStrategy(Strategy):
     # --- towards the clients -----------------------------------------------------------------
 
     def _linked(self, grid: Grid) -> FlowerLink:
-        """The link of ``grid``: one for all rounds, which knows what has been asked for in vain."""
+        """The link of ``grid``. All rounds share one link, which remembers messages without a reply."""
         if isinstance(grid, Arrivals):
             return grid.link
         if self._link is None or self._link.grid is not grid:
@@ -239,47 +242,47 @@ class SecureStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Let the inner strategy sample, then replace what it sends by ciphertext."""
-        self._take(arrays, "train", config)
-        self._inner.check_unchanged()
+        """Let the wrapped strategy sample clients, then replace the model in its messages by ciphertext."""
+        self._accept_arrays(arrays, "train", config)
+        self._wrapped.check_unchanged()
         index = self.run.done + server_round
         self.run.begin_round(index, self._linked(grid))
-        return self._asked("train", index, config, grid) if self.run.plan.trains else []
+        return self._messages("train", index, config, grid) if self.run.plan.trains else []
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Like `configure_train`."""
-        self._take(arrays, "evaluate", config)
-        return self._asked("evaluate", self.run.done + server_round, config, grid)
+        self._accept_arrays(arrays, "evaluate", config)
+        return self._messages("evaluate", self.run.done + server_round, config, grid)
 
-    def _asked(self, purpose: Purpose, index: int, config: ConfigRecord, grid: Grid) -> Iterator[Message]:
-        """The inner strategy's messages with the model in the place of what it was shown, and the run's settings."""
+    def _messages(self, purpose: Purpose, index: int, config: ConfigRecord, grid: Grid) -> Iterator[Message]:
+        """The wrapped strategy's messages, with the model in place of the shown arrays, and with the run's settings."""
         if purpose == "evaluate" and not self.run.evaluates:
             return self._filled({}, self.run.ask(purpose, index, []))
         model = self.run.model
         shown = None if self.setup.opener is None else model_record(model.by_name(model.arrays))
-        sampled = self._inner.sample(purpose, index, self._inner.shown(shown), config, grid)
+        sampled = self._wrapped.sample(purpose, index, self._wrapped.shown(shown), config, grid)
         given = {id(made): message for made, message in sampled}
         return self._filled(given, self.run.ask(purpose, index, [made for made, _ in sampled]))
 
     @staticmethod
     def _filled(given: dict[int, Message], asked: Iterator[messages.Message]) -> Iterator[Message]:
-        """Flower's messages with the content of the run's: each is made when it is sent."""
+        """Flower's messages with the content of the run's messages. Each one is made when it is sent."""
         for made in asked:
             message = given.pop(id(made))
             message.content = records.record_dict(made.content)
             made.content = {}
             yield message
 
-    def _take(self, arrays: ArrayRecord, purpose: Purpose, config: ConfigRecord) -> None:
-        """The arrays that the round is run with: the first model, or what the last round returned.
+    def _accept_arrays(self, arrays: ArrayRecord, purpose: Purpose, config: ConfigRecord) -> None:
+        """Check the arrays that Flower passes to a round: the first model, or the result of the last round.
 
-        Anything else was changed on the way, by a strategy around this one (noise for differential privacy, say):
-        taken where the charter lets the server set models, refused elsewhere. Raises `StrategyError`.
+        Other arrays were changed by a strategy around this one, for example by noise for differential privacy. They
+        become the model if the charter lets the server set models. Otherwise raises `StrategyError`.
         """
         if not self.run.begun:
-            # Without `start`: the configuration of this round is that of all.
+            # Flower has not called `start`. This round's configuration then holds for all rounds.
             self._configs[purpose] = ConfigRecord(dict(config))
             self._begin(arrays)
         if any(arrays is expected for expected in self._expected):
@@ -292,15 +295,15 @@ class SecureStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add the ciphertexts of all sound replies; a reply that is garbage is left out with a warning."""
+        """Add the ciphertexts of all valid replies. An invalid reply is left out with a warning."""
         heard: dict[int, Message] = {}
         summed = self.run.accept_train(self._heard(replies, heard))
         arrays: ArrayRecord | None = None
         metrics: MetricRecord | None = None
         if summed is not None:
-            arrays, metrics = self._made(self.run.record.round, summed, [heard[node] for node in summed.nodes])
-        # From here on nobody needs this round's process.
-        self.run.end_training(metrics, None if arrays is None else self._inner.state.export())
+            arrays, metrics = self._aggregated(self.run.record.round, summed, [heard[node] for node in summed.nodes])
+        # After this the journal has the round, and another process could resume the run.
+        self.run.end_training(metrics, None if arrays is None else self._wrapped.state.export())
         return arrays, metrics
 
     def _heard(self, replies: Iterable[Message], heard: dict[int, Message]) -> Iterator[Reply]:
@@ -308,22 +311,22 @@ class SecureStrategy(Strategy):
         for reply in replies:
             made = records.reply_of(reply, reply.metadata.src_node_id)
             if not reply.has_error():
-                # The frame is the run's alone, and gone once it is in the sum. The wrapped strategy finds a place for
-                # arrays, and nothing that a client wrote.
+                # The frame goes to the run, which drops it once it is in the sum. The wrapped strategy gets an empty
+                # record for arrays, and no content from a client.
                 reply.content = RecordDict({self.run.charter.record: ArrayRecord()})
             heard[made.node] = reply
             yield made
 
-    def _made(
+    def _aggregated(
         self, index: int, summed: Summed, accepted: list[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """What the inner strategy makes of a round's sum."""
+        """The wrapped strategy's arrays and metrics for a round's sum."""
         run, answers = self.run, self.setup.answers["train"]
         if summed.model is None:
-            metrics = self._inner.blind(index, accepted, summed.answers, answers)
+            metrics = self._wrapped.on_random_arrays(index, accepted, summed.answers, answers)
             return self._returned(records.array_record(summed.sums or Arrays())), metrics
         shown = model_record(run.model.by_name(summed.model))
-        made, metrics = self._inner.on_mean(index, accepted, shown, summed.answers, answers)
+        made, metrics = self._wrapped.on_mean(index, accepted, shown, summed.answers, answers)
         run.model.take_strategy_model(model_values(made), len(accepted))
         return self._returned(model_record(run.model.by_name(run.model.arrays))), metrics
 
@@ -332,18 +335,18 @@ class SecureStrategy(Strategy):
         return record
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Add the encrypted answers; the inner strategy is given their means where this server may see them."""
+        """Add the encrypted answers. The wrapped strategy gets their means if this server may see them."""
         heard: dict[int, Message] = {}
         summed, answers = self.run.accept_evaluate(self._heard(replies, heard)), self.setup.answers["evaluate"]
         metrics = None
         if summed is not None and summed.answers is not None:
             index = self.run.record.round
-            metrics = self._inner.evaluated(index, [heard[n] for n in summed.nodes], summed.answers, answers)
+            metrics = self._wrapped.evaluated(index, [heard[n] for n in summed.nodes], summed.answers, answers)
         self.run.end_evaluation(metrics)
         if not self._evaluates_here:
             self.run.call_on_round()
         return metrics
 
     def open_model(self, decryptor: Decryptor) -> list[Array]:
-        """The current global model, for a holder of a client's key."""
+        """Decrypt the current global model with the decryptor of a client."""
         return self.run.open_model(decryptor)

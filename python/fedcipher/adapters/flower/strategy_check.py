@@ -1,4 +1,4 @@
-"""What a strategy of Flower's is: tried on made-up rounds, and which optimiser it has."""
+"""Tries a Flower strategy on made-up rounds, and finds out its optimiser."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from fedcipher.federation.server.mean_check import MadeUpNodes, MeanCheck, Value
 
 __all__ = ["copy_of", "made_up_nodes", "mean_check", "mean_part", "no_metrics", "optimiser_of"]
 
-# What Flower's strategies keep between rounds; a strategy that has some goes on from another run.
+# Attributes that Flower's strategies keep between rounds. If one is set, the strategy was used in another run.
 _STATE = ("m_t", "v_t", "momentum_vector")
-_LEAST_NODES = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
+_MIN_NODES = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
 
 
 def made_up_nodes(strategy: Strategy, count: int = 2) -> Any:
-    """A grid of nodes that are there and are never sent anything: as many as ``strategy`` waits for."""
-    named = [getattr(strategy, name, 0) for name in _LEAST_NODES]
+    """A grid of nodes that never get a message: at least ``count``, and as many as ``strategy`` waits for."""
+    named = [getattr(strategy, name, 0) for name in _MIN_NODES]
     return MadeUpNodes(type(strategy), max(count, *(n for n in named if isinstance(n, int))))
 
 
 def copy_of(strategy: Strategy) -> Strategy:
-    """A copy whose rounds do not touch the original; shallow where a part cannot be copied."""
+    """A copy of a strategy, whose rounds do not change the original; a shallow copy if a deep one fails."""
     try:
         made = copy.deepcopy(strategy)
     except Exception:
         made = copy.copy(strategy)
     for hook in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
-        # An app's own aggregation of metrics would look for metrics that nobody made.
+        # An app's own aggregation of metrics would look for metrics that made-up rounds do not have.
         if hasattr(made, hook):
             setattr(made, hook, no_metrics)
     return made
 
 
 def no_metrics(*_: object) -> MetricRecord:
-    """In the place of an app's own aggregation of metrics."""
+    """An empty aggregation of metrics, used in place of an app's own."""
     return MetricRecord()
 
 
 def mean_check(strategy: Strategy, key: str) -> MeanCheck:
-    """Tries ``strategy``, whose metric of sample counts is ``key``."""
+    """A check of ``strategy``; ``key`` is the metric with the number of examples."""
 
     def copied() -> Callable[[int, Values, Sequence[Values], Sequence[int]], Values]:
         with quiet("flwr"):
@@ -65,13 +65,13 @@ def mean_check(strategy: Strategy, key: str) -> MeanCheck:
 def _round(
     strategy: Strategy, number: int, model: Values, updates: Sequence[Values], weights: Sequence[int], key: str
 ) -> Values:
-    """What one round of ``strategy`` makes of ``updates``. Raises `StrategyError`."""
+    """The result of one round of ``strategy`` with these ``updates``. Raises `StrategyError`."""
     try:
         grid = made_up_nodes(strategy, len(updates))
         sent = list(_configure_train(strategy)(number, model_record(model), ConfigRecord(), grid))
         if not sent:
             return model
-        # One message is as good as another: more replies than were sampled may be wanted.
+        # All replies answer the first message, because there may be more updates than sampled clients.
         replies: list[Message] = []
         for update, weight in zip(updates, weights, strict=True):
             metrics = MetricRecord({key: weight, "loss": 1.0})
@@ -86,7 +86,7 @@ def _round(
 
 
 def _configure_train(strategy: Strategy) -> Callable[..., Any]:
-    """Flower's own part of the strategy's sampling: an app's may count its rounds where no copy reaches."""
+    """The sampling of the strategy's Flower class. An app's own sampling may change state that a copy shares."""
     for cls in type(strategy).__mro__:
         found = vars(cls).get("configure_train")
         if found is not None and cls.__module__.partition(".")[0] == "flwr" and cls is not Strategy:
@@ -95,10 +95,10 @@ def _configure_train(strategy: Strategy) -> Callable[..., Any]:
 
 
 def optimiser_of(strategy: Strategy) -> Optimiser | None:
-    """The optimiser of a strategy whose aggregation is Flower's own of that name; None for any other.
+    """The optimiser of a strategy that uses the aggregation of Flower's FedAdam, FedYogi, FedAdagrad or FedAvgM.
 
-    None also for a FedAvgM that is switched off, which is FedAvg. Raises `StrategyError` for numbers out of range
-    and for a strategy that brings moments of an earlier run.
+    None for any other strategy, and for a FedAvgM without momentum, which is FedAvg. Raises `StrategyError` for numbers
+    out of range and for a strategy with moments of an earlier run.
     """
     kind = _kind_of(strategy)
     if kind is None or (kind == "avgm" and not getattr(strategy, "server_opt", True)):
@@ -116,7 +116,7 @@ def optimiser_of(strategy: Strategy) -> Optimiser | None:
 
 def _kind_of(strategy: Strategy) -> str | None:
     for kind, (name, _) in KINDS.items():
-        # FedAvgM is not in every Flower that works.
+        # Some supported versions of Flower lack FedAvgM.
         cls: Any = getattr(strategies, name, None)
         own = "aggregate_train" in vars(strategy)
         if cls is not None and not own and type(strategy).aggregate_train is cls.aggregate_train:
@@ -127,7 +127,7 @@ def _kind_of(strategy: Strategy) -> str | None:
 def mean_part(
     strategy: Strategy,
 ) -> Callable[[int, Iterable[Message]], tuple[ArrayRecord | None, MetricRecord | None]]:
-    """The aggregation of ``strategy`` without its optimiser's step: the mean, and its own metrics."""
+    """The aggregation of ``strategy`` without its optimiser's step: the mean, and the strategy's metrics."""
     kind = _kind_of(strategy)
     if kind is None:
         return strategy.aggregate_train

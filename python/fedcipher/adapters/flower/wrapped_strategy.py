@@ -1,4 +1,4 @@
-"""The wrapped strategy: it samples, sets configurations and aggregates metrics, and sees of updates what it may."""
+"""The strategy inside `SecureStrategy`: it samples clients, sets configurations and aggregates metrics."""
 
 from __future__ import annotations
 
@@ -39,41 +39,41 @@ __all__ = ["WrappedStrategy", "aggregate_by"]
 _PROBE = PREFIX + "probe"
 _PROBE_SIZE = 4
 _ROBUST = frozenset({"Bulyan", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum"})
-"""Flower's strategies that choose among single updates. With some numbers and few clients they are a mean."""
+"""Flower's strategies that select single updates. They are named, because with few clients they can equal a mean."""
 
 
 class WrappedStrategy:
     """A Flower strategy inside `SecureStrategy`.
 
-    ``opens`` says whether the server sees the mean of each round, ``sets_models`` whether it makes the next model of
-    it. Raises `StrategyError` for what is no strategy of Flower's message API.
+    ``opens``: the server sees the mean of each round. ``sets_models``: the server makes the next model from this mean.
+    Raises `StrategyError` for an object that is not a strategy of Flower's message API.
     """
 
     def __init__(self, strategy: Strategy, *, opens: bool, sets_models: bool) -> None:
         if not isinstance(cast(object, strategy), Strategy):
             raise StrategyError(
-                f"{type(strategy).__name__} is no flwr.serverapp.strategy.Strategy; strategies of flwr.server.strategy "
-                "are of Flower's older API: use the class of the same name from flwr.serverapp.strategy"
+                f"{type(strategy).__name__} is not a flwr.serverapp.strategy.Strategy; flwr.server.strategy is "
+                "Flower's older API: use the class of the same name from flwr.serverapp.strategy"
             )
         self.strategy = strategy
         self._opens, self._sets_models = opens, sets_models
         self._weighted_by = str(getattr(strategy, "weighted_by_key", "num-examples"))
         self.optimiser: Optimiser | None = None
-        """What clients make of a mean; known from `plan` on."""
+        """The optimiser whose step the clients apply to a mean; set by `plan`."""
         self.state = StrategyState(strategy, _arrays_of, model_record)
-        """What the strategy keeps from round to round."""
+        """The state that the strategy keeps between rounds."""
 
     @property
     def name(self) -> str:
-        """Of its class."""
+        """The name of the strategy's class."""
         return type(self.strategy).__name__
 
     # --- before the first round --------------------------------------------------------------
 
     def plan(self, rounds: int, shown: ArrayRecord, configs: Mapping[Purpose, ConfigRecord]) -> Plan:
-        """What it does in so many rounds, and what it tells clients then; ``shown`` stands for the model.
+        """The strategy's plan for ``rounds`` rounds: which it trains and evaluates, and the clients' configurations.
 
-        Raises `StrategyError` for what would not run, or would lose its model.
+        ``shown`` stands for the model. Raises `StrategyError` for a strategy that would fail or lose its model.
         """
         self._check_class()
         check = mean_check(self.strategy, self._weighted_by)
@@ -87,39 +87,39 @@ class WrappedStrategy:
                     sampled = _configured(asked, purpose, index, shown, ConfigRecord(dict(configs[purpose])), nodes)
                 except Exception as error:
                     raise StrategyError(
-                        f"{self.name} does not configure round {index} ahead: {type(error).__name__}: {error}. The "
-                        "charter names every setting before the first round"
+                        f"{self.name} cannot configure round {index} in advance: {type(error).__name__}: {error}. The "
+                        "charter needs all settings before the first round"
                     ) from error
-                return [self._told(message, shown) for message in sampled]
+                return [self._without_model(message, shown) for message in sampled]
 
             try:
-                told = survey(self.name, configure, rounds)
+                planned = survey(self.name, configure, rounds)
             except StrategyError:
-                # What it makes of updates says more, where that is no mean.
+                # If the strategy is not a mean either, this error is the better explanation.
                 self._check_mean(check)
                 raise
-        if told.trains:
+        if planned.trains:
             self._check_mean(check)
-        return replace(told, optimiser=self.optimiser, weighted_by=self._weighted_by)
+        return replace(planned, optimiser=self.optimiser, weighted_by=self._weighted_by)
 
     def _check_class(self) -> None:
         cls = type(self.strategy)
         if cls.start is not Strategy.start:
             raise StrategyError(
-                f"{self.name} has a start() of its own, which would not run under SecureStrategy: do its work in "
-                "on_round=, or in a class derived from SecureStrategy"
+                f"{self.name} has a start() of its own, which SecureStrategy would not call: do its work in on_round=, "
+                "or in a class derived from SecureStrategy"
             )
         own = cls.aggregate_train.__module__.partition(".")[0] != "flwr"
         if not own and cls.aggregate_train.__qualname__.partition(".")[0] in _ROBUST:
             raise StrategyError(
-                f"{self.name} looks at single updates, which no server sees under encryption, so it could leave none "
-                "out. Use a strategy that needs the mean only (FedAvg, FedProx, FedAdam, ...)"
+                f"{self.name} looks at single updates, which are encrypted, so it cannot leave any out. Use a strategy "
+                "that needs the mean only (FedAvg, FedProx, FedAdam, ...)"
             )
         if not self._opens and own and not getattr(self.strategy, "fedcipher_blind", False):
             raise StrategyError(
-                f"{self.name} has an aggregate_train() of its own. Without opener=... it would be given random "
-                "numbers in place of updates and models, and whatever it kept or saved of them would be lost: pass an "
-                "opener, or set fedcipher_blind = True on it if it touches metrics only"
+                f"{self.name} has an aggregate_train() of its own. Without opener=... it would get random numbers in "
+                "place of updates and models, and could only keep or save these: pass an opener, or set "
+                "fedcipher_blind = True on the strategy if it uses metrics only"
             )
 
     def _check_mean(self, check: MeanCheck) -> None:
@@ -133,36 +133,36 @@ class WrappedStrategy:
             check.check_step(self.optimiser)
 
     def check_unchanged(self) -> None:
-        """Refuse, with `StrategyError`, another optimiser than at `plan`."""
+        """Raise `StrategyError` if the optimiser has changed since `plan`."""
         if self.optimiser is not None and optimiser_of(self.strategy) != self.optimiser:
             raise StrategyError(
-                f"the run began with {self.optimiser}, which {self.name} no longer is: clients hold "
-                "on to the first numbers. Where they are to change from round to round, the server has to set the "
-                "models: SecureStrategy(sets_models=True, opener=...)"
+                f"the run began with {self.optimiser}, and {self.name} has changed: clients keep the first numbers. To "
+                "change the numbers between rounds the server must set the models: "
+                "SecureStrategy(sets_models=True, opener=...)"
             )
 
     # --- in a round --------------------------------------------------------------------------
 
     @staticmethod
     def shown(model: ArrayRecord | None) -> ArrayRecord:
-        """The model where the server may see it, else numbers that stand for it."""
+        """The model if the server may see it, otherwise small arrays in its place."""
         return ArrayRecord({_PROBE: Array(np.zeros(_PROBE_SIZE))}) if model is None else model
 
     def sample(
         self, purpose: Purpose, index: int, shown: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[tuple[messages.Message, Message]]:
-        """Its messages of a round, each as the run's, without the model, and as Flower's."""
+        """The strategy's messages of a round. Each is a pair: the run's message, without the model, and Flower's."""
         sampled = _configured(self.strategy, purpose, index, shown, config, grid)
-        return [(self._told(message, shown), message) for message in sampled]
+        return [(self._without_model(message, shown), message) for message in sampled]
 
-    def _told(self, message: Message, shown: ArrayRecord) -> messages.Message:
-        """``message`` as the run has it; its model is what the strategy was ``shown``, and is left out."""
+    def _without_model(self, message: Message, shown: ArrayRecord) -> messages.Message:
+        """The run's form of ``message``, without the arrays that the strategy was ``shown`` as the model."""
         node, content = message.metadata.dst_node_id, content_of(message.content)
         place = [key for key, record in message.content.array_records.items() if _equal(record, shown)]
         if len(place) != 1:
             raise StrategyError(
-                f"{self.name} sends node {node} something else than the arrays it was given: every client trains from "
-                "one model, whole and unchanged. Further arrays of the server's own go into an ArrayRecord beside it"
+                f"{self.name} sends node {node} other arrays than it was given: every client trains from the same "
+                "complete and unchanged model. Put further arrays of the server into another ArrayRecord"
             )
         del content[place[0]]
         return messages.Message(node, message.metadata.message_type, content, place[0])
@@ -175,19 +175,25 @@ class WrappedStrategy:
         sums: Sums | Report | None,
         answers: Sequence[Answer],
     ) -> tuple[ArrayRecord, MetricRecord | None]:
-        """What it makes of a round whose mean the server has opened: each reply has the ``model`` and mean answers."""
+        """The strategy's model and metrics for a round whose mean the server has opened.
+
+        Each reply in ``accepted`` gets the new ``model`` as its arrays, and the mean answers as its metrics.
+        """
         self._answer(accepted, sums, answers)
-        # One record each: a strategy may empty those that it has read.
+        # A record for each reply, because a strategy may empty the records that it has read.
         records = [ArrayRecord(dict(model.items())) for _ in accepted]
         made, metrics = self._aggregate(server_round, accepted, records)
         if made is None or list(made.keys()) != list(model.keys()):
             raise StrategyError(f"{self.name} did not aggregate a round with valid updates")
         return made, metrics
 
-    def blind(
+    def on_random_arrays(
         self, server_round: int, accepted: list[Message], said: Sums | Report | None, answers: Sequence[Answer]
     ) -> MetricRecord | None:
-        """Run it on random numbers: proof that it still is a mean. Its metrics, where readers have reported answers."""
+        """Run the strategy on random arrays, to check that it still averages.
+
+        Returns the strategy's metrics if readers have reported answers, else None.
+        """
         rng = np.random.default_rng()
         probes = [rng.normal(size=_PROBE_SIZE) for _ in accepted]
         self._answer(accepted, said, answers)
@@ -200,7 +206,7 @@ class WrappedStrategy:
 
     @contextlib.contextmanager
     def _without_metrics(self) -> Generator[None]:
-        """An app's own aggregation of metrics would look for metrics that this server does not see."""
+        """Disable an app's own aggregation of metrics, which would look for metrics that this server does not see."""
         hook = "train_metrics_aggr_fn"
         before = getattr(self.strategy, hook, None)
         if before is not None:
@@ -214,13 +220,13 @@ class WrappedStrategy:
     def evaluated(
         self, server_round: int, accepted: list[Message], sums: Sums | Report, answers: Sequence[Answer]
     ) -> MetricRecord | None:
-        """Its aggregation of metrics, from one reply with the mean answers for each client."""
+        """The strategy's metrics for an evaluation, in which each client's reply has the mean answers."""
         self._answer(accepted, sums, answers)
         with self._failures("the answers of an evaluation"):
             return self.strategy.aggregate_evaluate(server_round, accepted)
 
     def _answer(self, accepted: list[Message], sums: Sums | Report | None, answers: Sequence[Answer]) -> None:
-        """Give each reply the same metrics: of a mean the mean, of a sum its part."""
+        """Give each reply the same metrics: the mean of an answer that is a mean, and an equal part of a sum."""
         clients, by = len(accepted), self._weighted_by
         for reply in accepted:
             reply.content["metrics"] = MetricRecord({by: 1} if sums is None else part_of(sums, answers, by, clients))
@@ -228,7 +234,7 @@ class WrappedStrategy:
     def _aggregate(
         self, server_round: int, accepted: list[Message], records: list[ArrayRecord]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Its aggregation, with other arrays in the replies."""
+        """The strategy's aggregation, with ``records`` as the arrays of the replies."""
         for reply, record in zip(accepted, records, strict=True):
             key = next(iter(reply.content.array_records))
             reply.content.array_records[key] = record
@@ -254,7 +260,7 @@ def _configured(
 
 
 def aggregate_by(function: Callable[[list[RecordDict], str], MetricRecord]) -> Aggregate:
-    """For `Curves`: what ``function``, a strategy's ``evaluate_metrics_aggr_fn``, makes of opened answers."""
+    """Make an aggregation of opened answers for `Curves` from a strategy's ``evaluate_metrics_aggr_fn``."""
 
     def aggregated(sums: Sums, answers: Sequence[Answer], weighted_by: str) -> dict[str, Any]:
         part = MetricRecord(part_of(sums, answers, weighted_by, sums.clients))

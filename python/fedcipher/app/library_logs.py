@@ -1,6 +1,7 @@
-"""Keeps the logs of Flower and Ray in a file where a simulation fails.
+"""Writes the logs of Flower and Ray to a file if a simulation fails.
 
-They are pages of tracebacks, with the cause several times in the middle. The terminal gets one line with the cause.
+These logs are pages of tracebacks, with the cause several times in the middle. The terminal gets one line with the
+cause.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from pathlib import Path
 from fedcipher._files import write_whole
 from fedcipher.errors import FedcipherError, RunError
 
-__all__ = ["backstage"]
+__all__ = ["capture_library_logs"]
 
 _LIBRARIES = {"flwr": logging.ERROR, "ray": logging.WARNING}
-_KEPT = 1000
+_MAX_RECORDS = 1000
 _ADVICE = (
-    "Ray, which starts the clients, needs a temporary folder that it may write to (RAY_TMPDIR), room in /dev/shm, "
-    "8192 open files (ulimit -n) and some GB of memory; it gives up where the machine is too busy for it"
+    "Ray starts the clients. Ray needs a temporary folder that it may write to (RAY_TMPDIR), room in /dev/shm, "
+    "8192 open files (ulimit -n) and some GB of memory; it gives up on a machine that is too busy"
 )
 
 
 @contextmanager
-def backstage(log: Path) -> Generator[None]:
-    """Keep the libraries' logs. They are written to ``log`` where the block fails by an error that is not Fedcipher's.
+def capture_library_logs(log: Path) -> Generator[None]:
+    """Hold back the libraries' logs during the block. Write the logs to ``log`` if the block fails.
 
-    Raises the `FedcipherError` that was the cause, however deep, and else a `RunError`.
+    If a `FedcipherError` is among the causes of the failure, at any depth, this error is raised and ``log`` is not
+    written. Otherwise raises a `RunError` that names the cause and ``log``.
     """
-    kept = BufferingHandler(_KEPT)
-    before = {name: _capture(name, kept) for name in _LIBRARIES}
+    captured = BufferingHandler(_MAX_RECORDS)
+    before = {name: _capture(name, captured) for name in _LIBRARIES}
     try:
         yield
     except Exception as error:
@@ -40,7 +42,7 @@ def backstage(log: Path) -> Generator[None]:
         ours = next((cause for cause in causes if isinstance(cause, FedcipherError)), None)
         if ours is not None:
             raise ours from error
-        write_whole(log, "\n".join(_lines(kept, error)).encode("utf-8", "backslashreplace"))
+        write_whole(log, "\n".join(_lines(captured, error)).encode("utf-8", "backslashreplace"))
         cause = str(causes[-1]) or type(causes[-1]).__name__
         raise RunError(f"the simulation failed: {cause}. {_ADVICE}. The libraries' logs are in {log}") from error
     finally:
@@ -50,7 +52,7 @@ def backstage(log: Path) -> Generator[None]:
 
 
 def _capture(name: str, handler: logging.Handler) -> tuple[list[logging.Handler], int, bool]:
-    """Give the library's logger this handler alone; return how it was."""
+    """Give the library's logger this handler alone; return the logger's handlers, level and propagation from before."""
     logger = logging.getLogger(name)
     before = logger.handlers, logger.level, logger.propagate
     logger.handlers, logger.level, logger.propagate = [handler], _LIBRARIES[name], False
@@ -58,13 +60,13 @@ def _capture(name: str, handler: logging.Handler) -> tuple[list[logging.Handler]
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """``error``, and what it was raised from."""
+    """``error``, and the chain of errors that it was raised from."""
     found = [error]
     while (cause := found[-1].__cause__) is not None:
         found.append(cause)
     return found
 
 
-def _lines(kept: BufferingHandler, error: BaseException) -> list[str]:
-    said = logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s")
-    return [*map(said.format, kept.buffer), *traceback.format_exception(error), ""]
+def _lines(captured: BufferingHandler, error: BaseException) -> list[str]:
+    formatter = logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s")
+    return [*map(formatter.format, captured.buffer), *traceback.format_exception(error), ""]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from fedcipher import errors
-from fedcipher.app.backstage import backstage
+from fedcipher.app.library_logs import capture_library_logs
 
 
 @pytest.mark.parametrize("library", ["ray", "flwr", "ray._private.worker"])
@@ -14,7 +14,7 @@ def test_what_a_library_says_of_its_failure_is_kept_in_a_file_and_the_error_has_
     tmp_path, capfd, library
 ):
     log = tmp_path / "simulation.log"
-    with pytest.raises(errors.RunError) as raised, backstage(log):
+    with pytest.raises(errors.RunError) as raised, capture_library_logs(log):
         logging.getLogger(library).error("pages of it %s", "\udcff")
         try:
             raise OSError("no room in /dev/shm")
@@ -28,7 +28,7 @@ def test_what_a_library_says_of_its_failure_is_kept_in_a_file_and_the_error_has_
 
 def test_an_error_of_fedcipher_that_libraries_have_wrapped_is_raised_as_it_was(tmp_path):
     ours = errors.StrategyError("ours")
-    with pytest.raises(errors.StrategyError) as raised, backstage(tmp_path / "log"):
+    with pytest.raises(errors.StrategyError) as raised, capture_library_logs(tmp_path / "log"):
         try:
             raise ours
         except errors.StrategyError as cause:
@@ -39,7 +39,7 @@ def test_an_error_of_fedcipher_that_libraries_have_wrapped_is_raised_as_it_was(t
 def test_afterwards_the_libraries_log_as_before(tmp_path):
     logger = logging.getLogger("flwr")
     before = list(logger.handlers), logger.level, logger.propagate
-    with backstage(tmp_path / "log"):
+    with capture_library_logs(tmp_path / "log"):
         assert (list(logger.handlers), logger.level, logger.propagate) != before
     assert (list(logger.handlers), logger.level, logger.propagate) == before
 

@@ -1,7 +1,8 @@
-"""A simulation in a process of its own, which Ctrl-C, SIGTERM and a closed terminal end whatever it is doing.
+"""Runs a simulation in a forked process, which Ctrl-C, SIGTERM and a closed terminal always end.
 
-Ray and JAX run threads and processes that do not come to an end when the program is told to: it hung for minutes, or
-died of a segmentation fault, and its keys stayed on disk. So whoever is told to end is not where they run.
+Threads and processes of Ray and JAX do not stop when their program gets a signal. In one process with them, the
+program hung for minutes or died of a segmentation fault, and its keys stayed on disk. So the parent handles the
+signals, and Ray and JAX run in the child.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from typing import Any
 from fedcipher._signals import Terminated, before_forced_exit, defer_termination, raise_on_termination
 from fedcipher.errors import FedcipherError, RunError
 
-__all__ = ["run_apart"]
+__all__ = ["run_forked"]
 
-_GRACE = 10.0
-"""Seconds for a report of what there is, before the process is ended."""
-_LOOK = 0.05
+_REPORT_SECONDS = 10.0
+"""How long the child may write a report of the rounds so far, before it is killed."""
+_POLL_SECONDS = 0.05
 
 
-def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) -> int:
-    """The status of ``work``, done in a process forked off; ``failed`` says in a line why it did not succeed.
+def run_forked(work: Callable[[], int], failed: Callable[[FedcipherError], int]) -> int:
+    """Run ``work`` in a forked process and return its exit status.
 
-    A signal that ends it raises `Terminated`, once no process that ``work`` started is left.
+    ``failed`` prints a `FedcipherError` in one line and returns the status for it. A signal that ends this process
+    kills every process that ``work`` started, and then raises `Terminated`.
     """
     if not hasattr(os, "fork"):
         return work()
@@ -41,19 +43,19 @@ def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) 
     child = 0
     with raise_on_termination(signal.SIGINT), before_forced_exit(lambda: _end_session(child)):
         try:
-            # A signal between the fork and its number would leave a process that nobody ends.
+            # A signal after the fork and before ``child`` is set would leave a process running.
             with defer_termination():
-                # The child is told by this one, and not before it can hear it.
+                # The parent passes SIGINT on. The child gets it once its handler is set.
                 mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
                 child = os.fork()
                 if child == 0:
-                    _work(work, failed, parent, mask)
+                    _run_child(work, failed, parent, mask)
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            code = _waited(child, None)
+            code = _wait_for(child, None)
         except Terminated:
-            # So that it reports what there is.
+            # On SIGINT the child writes its report.
             _signal(child, signal.SIGINT)
-            _waited(child, time.monotonic() + _GRACE)
+            _wait_for(child, time.monotonic() + _REPORT_SECONDS)
             raise
         finally:
             _end_session(child)
@@ -63,15 +65,15 @@ def run_apart(work: Callable[[], int], failed: Callable[[FedcipherError], int]) 
     return code
 
 
-def _work(work: Callable[[], int], failed: Callable[[FedcipherError], int], parent: int, mask: set[Any]) -> None:
-    """The process forked off: it never returns."""
+def _run_child(work: Callable[[], int], failed: Callable[[FedcipherError], int], parent: int, mask: set[Any]) -> None:
+    """Run ``work`` in the forked process; never returns."""
     status = 1
     try:
-        # Ctrl-C in a terminal is for the parent, which tells this one.
+        # A new session: Ctrl-C in the terminal reaches the parent alone, which passes it on.
         os.setsid()
-        signal.signal(signal.SIGINT, _interrupted)
+        signal.signal(signal.SIGINT, _interrupt)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+        threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
         status = work()
     except FedcipherError as error:
         status = failed(error)
@@ -82,7 +84,7 @@ def _work(work: Callable[[], int], failed: Callable[[FedcipherError], int], pare
     except BaseException:
         traceback.print_exc()
     finally:
-        # Not Python's end, which waits for threads that do not come to theirs.
+        # `os._exit`, because a normal exit waits for threads of Ray and JAX that do not end.
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -91,7 +93,7 @@ def _work(work: Callable[[], int], failed: Callable[[FedcipherError], int], pare
         os._exit(status)
 
 
-def _interrupted(_: int, __: object) -> None:
+def _interrupt(_: int, __: object) -> None:
     """Raise `KeyboardInterrupt`, and silence the libraries: their pages of tracebacks would hide the program's line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)
@@ -99,23 +101,23 @@ def _interrupted(_: int, __: object) -> None:
     raise KeyboardInterrupt
 
 
-def _follow(parent: int) -> None:
-    """Ends this process and what it has started when ``parent`` has ended, however."""
+def _end_with_parent(parent: int) -> None:
+    """Kill this process and every process that it started as soon as ``parent`` has ended, also if killed."""
     while os.getppid() == parent:
         time.sleep(1)
     _end_session(os.getpid())
     os._exit(1)
 
 
-def _waited(child: int, until: float | None) -> int:
-    """The child's status, below 0 for a signal; 0 where it has not ended ``until`` then."""
+def _wait_for(child: int, until: float | None) -> int:
+    """The child's exit status, below 0 for a signal; 0 if the child still runs at the time ``until``."""
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status)
         if until is not None and time.monotonic() >= until:
             return 0
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
 
 
 def _signal(pid: int, number: int) -> None:
@@ -124,33 +126,33 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _end_session(session: int) -> None:
-    """Kills all of a session but this process: a simulation's processes have groups of their own in it."""
+    """Kill all processes of a session except this one; Ray's processes have groups of their own in the session."""
     proc, own = Path("/proc"), os.getpid()
     if not proc.is_dir():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)
         return
-    # Until none is left: one may have started another meanwhile.
+    # Repeat until none is left: a process may start another one before the kill.
     for _ in range(20):
         found = [pid for pid in _members(proc, session) if pid != own]
         for pid in found:
             _signal(pid, signal.SIGKILL)
         if not found:
             return
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
 
 
 def _members(proc: Path, session: int) -> list[int]:
-    """Processes of a session that are more than an entry in the list of those that have ended."""
+    """Running processes of a session, without zombies."""
     found: list[int] = []
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            # After the name in brackets, which may hold anything: state, parent, group, session.
-            state, _, _, of = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            # The name in brackets may be any text. After it come state, parent, group, session.
+            state, _, _, its_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
         except (OSError, ValueError):
             continue
-        if int(of) == session and state != "Z":
+        if int(its_session) == session and state != "Z":
             found.append(int(entry.name))
     return found
