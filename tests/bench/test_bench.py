@@ -298,8 +298,8 @@ def test_predictions_follow_lines_and_steps():
     def point(values, seconds):
         return Point(values, 1, {"encrypt": seconds}, {}, values, values)
 
-    def at(points, values, grain=1):
-        return line(points, values, lambda p: p.wall["encrypt"], grain)
+    def at(points, values, per_ciphertext=1):
+        return line(points, values, lambda p: p.wall["encrypt"], per_ciphertext)
 
     assert at([point(10, 1.0)], 100) == 10.0
     assert at([point(100, 2.0), point(1000, 11.0)], 10_000) == pytest.approx(101.0)
@@ -313,13 +313,13 @@ def test_predictions_follow_lines_and_steps():
 
 
 @pytest.mark.parametrize("values", [1, 16, 100, 8192, 8193, 20_000, 10**8])
-@pytest.mark.parametrize(("name", "grain"), [("flashe", 1), ("bfv", 1), ("pasta-bfv", 8192)])
-def test_no_calibration_measures_a_part_of_a_ciphertext(name, grain, values):
+@pytest.mark.parametrize(("name", "per_ciphertext"), [("flashe", 1), ("bfv", 1), ("pasta-bfv", 8192)])
+def test_no_calibration_measures_a_part_of_a_ciphertext(name, per_ciphertext, values):
     """64 values of `pasta-bfv` cost what 8,192 do: continued as a line they once foretold 143,000 s."""
-    assert Case(name, name, 100, 4).made().values_per_ciphertext == grain
-    found = sizes(values, grain)
+    assert Case(name, name, 100, 4).made().values_per_ciphertext == per_ciphertext
+    found = sizes(values, per_ciphertext)
     assert found == sorted(set(found)) and found[-1] == values
-    assert all(size % grain == 0 for size in found[:-1])
+    assert all(size % per_ciphertext == 0 for size in found[:-1])
     # The first two already lie on the line.
     assert len(found) < 3 or found[1] == 2 * found[0]
 

@@ -120,16 +120,16 @@ def advise(
     until = time.perf_counter() + seconds
     names = schemes or scheme_names()
     found: list[Prediction] = []
-    per_ciphertext_of: dict[str, int] = {}
+    widths: dict[str, int] = {}
     for name in names:
         try:
-            per_ciphertext_of[name] = _per_ciphertext(name, federation)
+            widths[name] = _per_ciphertext(name, federation)
         except FedcipherError as error:
             found.append(Prediction(name, excluded=str(error)))
     # Schemes with larger ciphertexts are slower, so they come later. The last scheme gets all the time that is left.
     for left, name in zip(
-        range(len(per_ciphertext_of), 0, -1),
-        sorted(per_ciphertext_of, key=lambda name: per_ciphertext_of[name]),
+        range(len(widths), 0, -1),
+        sorted(widths, key=lambda name: widths[name]),
         strict=True,
     ):
 
@@ -139,7 +139,7 @@ def advise(
 
         show_progress(name)
         share = (until - time.perf_counter()) / (left + (left > 1))
-        found.append(_predicted(name, per_ciphertext_of[name], federation, share, show_progress))
+        found.append(_predicted(name, widths[name], federation, share, show_progress))
     if on_progress is not None:
         on_progress(len(names), "done")
     return sorted(found, key=lambda p: (bool(p.excluded), p.seconds))
