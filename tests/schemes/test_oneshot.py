@@ -436,8 +436,8 @@ def test_a_roster_is_checked_by_everybody_who_has_it(tmp_path, capsys):
         run("roster", "--check", file, "--expect", listed.fingerprint, capsys=capsys)
         refused = run("roster", "--check", file, "--expect", "0" * 64, capsys=capsys, status=2)
         assert listed.fingerprint in refused and "0000-0000" in refused
-    assert "makes none" in run("roster", *cards, "--check", out, capsys=capsys, status=2)
-    assert "name cards" in run("roster", "--out", tmp_path / "x", capsys=capsys, status=2)
+    assert "does not make one" in run("roster", *cards, "--check", out, capsys=capsys, status=2)
+    assert "give cards" in run("roster", "--out", tmp_path / "x", capsys=capsys, status=2)
     assert "not a key file" in run("roster", "--check", cards[0], capsys=capsys, status=2)
     # The roster of another maker, in the file of this one.
     whole, other = out.read_bytes(), a_roster(cards, tmp_path / "other")[0].read_bytes()
