@@ -1,7 +1,7 @@
-"""Breaks one guard of the core at a time and expects the attack tests to notice: `make mutants`.
+"""Removes one guard of the core at a time and expects the attack tests to fail: `make mutants`.
 
-A guard whose absence no test notices is a sentence in the documentation, not a guarantee. Works on a copy of the
-sources; exits non-zero when a mutant survives or no longer applies.
+A guard that no test covers is a sentence in the documentation and not a guarantee. The program works on a copy of the
+sources, and exits non-zero if a mutant survives or no longer applies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CAUGHT, SURVIVED, STALE = "caught", "SURVIVED", "no longer applies"
 
 @dataclass(frozen=True)
 class Mutant:
-    """One guard taken out."""
+    """One removed guard: the text ``old`` of ``file`` becomes ``new``."""
 
     what: str
     file: str

@@ -1,7 +1,8 @@
-"""Takes out one guard of the engine or the key authority at a time: `make mutants-engine`.
+"""Removes one guard of the engine or the key authority at a time: `make mutants-engine`.
 
-Their unit tests and the tests that start both programs must notice. Works on a copy of the sources and an environment
-of links to this one with the broken programs in it; exits non-zero when a mutant survives or no longer applies.
+Their unit tests, or the tests that start both programs, must fail. The program works on a copy of the sources, and on
+an environment of links to this one that holds the broken programs. It exits non-zero if a mutant survives or no longer
+applies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Takes out one check of the Flower layer at a time and expects its tests to notice: `make mutants-flower`.
+"""Removes one check of the Flower layer at a time and expects its tests to fail: `make mutants-flower`.
 
-Works on a copy of the Python sources with this environment's native module; exits non-zero when a mutant survives or no
-longer applies. Names on the command line choose files: ``client outgoing``.
+The program works on a copy of the Python sources with this environment's native module. It exits non-zero if a mutant
+survives or no longer applies. Names on the command line choose files: ``client outgoing``.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ TESTS = tuple(
 )
 SOURCES = ("python/fedcipher/adapters/flower", "python/fedcipher/federation")
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
-LONGEST = 1800
-# What takes seconds to import, and starts no threads by being imported.
+TIMEOUT = 1800
+# Modules that take seconds to import, and that start no threads when imported.
 IMPORTED = ("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy", "flwr.simulation", "jax")
 COMMAND = "make mutants-flower"
 
@@ -586,7 +586,7 @@ def in_fork(tree: Path, work: Callable[[], int]) -> int:
         os.environ["PYTHONPATH"] = str(tree / "python")
         sys.path[:0] = [str(tree / "python")]
         # A mutant that never ends is noticed too.
-        faulthandler.dump_traceback_later(LONGEST, exit=True)
+        faulthandler.dump_traceback_later(TIMEOUT, exit=True)
         os._exit(work())
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 

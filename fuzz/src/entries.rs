@@ -255,7 +255,7 @@ fn among_answers(round: &Round, data: &[u8]) -> Box<dyn Aggregator> {
 pub fn answer(data: &[u8]) {
     let round = of(COMMITTEE);
     let mut aggregator = among_answers(round, data);
-    assert!(round.opens(&aggregator.finish().unwrap()), "one answer spoiled a round");
+    assert!(round.opens(&aggregator.finish().unwrap()), "one answer made a round fail");
 }
 
 pub fn proposal(data: &[u8]) {
@@ -314,8 +314,8 @@ pub fn add(data: &[u8]) {
         }
     }
     match aggregator.finish() {
-        Ok(sum) => assert!(round.opens(&sum) || taken, "a frame that was refused spoiled the sum"),
-        Err(error) => assert!(taken, "a frame that was refused ended the round: {error}"),
+        Ok(sum) => assert!(round.opens(&sum) || taken, "a refused frame changed the sum"),
+        Err(error) => assert!(taken, "a refused frame ended the round: {error}"),
     }
 }
 

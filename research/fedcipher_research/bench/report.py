@@ -23,7 +23,7 @@ __all__ = ["markdown", "write"]
 
 
 def write(study: Study, preset: Preset, folder: Path) -> None:
-    """Everything. Raises `ReportError` where a file cannot be written."""
+    """Write all files of the report into ``folder``. Raises `ReportError` if a file cannot be written."""
     pictures = list(plots.figures(study.results))
     results.write(study, folder)
     try:
