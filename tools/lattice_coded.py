@@ -1,4 +1,4 @@
-"""Estimates the cost of the dual attack by coded sieving on the parameter sets, with a short form of the authors' model.
+"""Estimates the cost of the dual attack by coded sieving on the parameter sets, by a short form of its authors' model.
 
 The attack is from Carrier, Meyer-Hilfiger, Shen and Tillich, "Assessing the Impact of a Variant of MATZOV's Dual Attack
 on Kyber" (ePrint 2022/1750, CRYPTO 2025). A sieve gives many short vectors of the dual lattice of a part of the secret.

@@ -102,13 +102,13 @@ MUTANTS = (
     engine("connection_limiter", "one peer has all places", "(own < most.div_ceil(2) ||", "(true ||"),
     engine(
         "connection_limiter",
-        "who is silent keeps a full engine's places",
+        "a silent connection keeps its place in a full engine",
         "(open.all.len() < most || open.make_room(None))",
         "open.all.len() < most",
     ),
     engine(
         "connection_limiter",
-        "who is silent stays",
+        "a silent connection stays open",
         "} else if until.as_mut().poll(cx).is_ready() {",
         "} else if until.as_mut().poll(cx).is_ready() && false {",
     ),
@@ -211,7 +211,7 @@ MUTANTS = (
 
 
 def environment(folder: Path) -> Path:
-    """This environment by links, for programs of its own; its Python."""
+    """Make an environment in ``folder`` by links to this one, without the programs. Returns its Python."""
     real = ROOT / ".venv"
     programs = folder / "bin"
     programs.mkdir(parents=True)
@@ -226,7 +226,7 @@ def environment(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Command line: the files to try, all by default, or ``--again``: what was not caught the last time."""
+    """Try the mutants of the files on the command line, or all. ``--again`` tries those that were not caught before."""
     wanted = chosen(MUTANTS, COMMAND)
     target = ROOT / "target" / "mutants"
     build = ("build", "--quiet", "--package", "fedcipher-engine", "--bins")
@@ -234,18 +234,18 @@ def main() -> int:
         copy = copied(Path(scratch), "fuzz", "dist")
         python = environment(copy / ".venv")
         tests = [f"tests/test_{name}.py" for name in TESTS]
-        asked = (python, "-m", "pytest", "-x", "-q", "-n", "4", "-p", "no:cacheprovider", *tests)
-        told = {**os.environ, "CARGO_TARGET_DIR": str(target)}
+        pytest = (python, "-m", "pytest", "-x", "-q", "-n", "4", "-p", "no:cacheprovider", *tests)
+        settings = {**os.environ, "CARGO_TARGET_DIR": str(target)}
 
         def works(*command: str | Path) -> bool:
-            return subprocess.run(command, cwd=copy, env=told, capture_output=True, check=False).returncode == 0
+            return subprocess.run(command, cwd=copy, env=settings, capture_output=True, check=False).returncode == 0
 
         def passes() -> bool:
             if not works("cargo", *build):
                 raise SystemExit("a mutant does not compile")
             for program in PROGRAMS:
                 shutil.copy(target / "debug" / program, python.parent)
-            return works("cargo", "test", "--quiet", "--package", "fedcipher-engine") and works(*asked)
+            return works("cargo", "test", "--quiet", "--package", "fedcipher-engine") and works(*pytest)
 
         if not passes():
             print("the tests fail without any mutant")
