@@ -98,7 +98,7 @@ def table(data: Data) -> list[str]:
         accuracy, noise, cut = train(data, clients, privacy or None)
         said = f"{epsilon:g} | {privacy.noise_multiplier:.2f} | {noise:.2f}" if privacy else "no noise | 0 | 0"
         lines.append(f"| {clients:,} | {said} | {accuracy:.1%} |")
-        print(lines[-1], f"({cut:.0%} of the updates clipped, {time.perf_counter() - began:.0f} s)", flush=True)
+        print(lines[-1], f"({cut:.0%} clipped updates, {time.perf_counter() - began:.0f} s)", flush=True)
     return lines
 
 

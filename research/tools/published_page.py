@@ -262,7 +262,7 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
     outcomes = [outcome for run in reached for outcome in run.of(paper, place)]
     compared = len({(o.published.what, o.published.value) for o in outcomes if o.here is not None})
     every = len(printed(paper, place))
-    verdict = counted(outcomes) + (f"; {compared} of its {every} figures" if every else "")
+    verdict = counted(outcomes) + (f"; {compared} of {every} figures" if every else "")
     commands = "<br>".join(f"`{run.record.command}` ([report](../../research/results/{run.folder}))" for run in reached)
     commits = "<br>".join(f"`{run.record.commit}`" for run in reached)
     machines = "<br>".join(sorted({run.record.machine for run in reached}))
@@ -272,7 +272,7 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
 def paper_part(paper: str, runs: list[Run], left: dict[str, list[str]]) -> list[str]:
     """A paper's section of the page; ``left`` is what `alone` finds."""
     name = PAPERS[paper]
-    head = ["table or figure (section)", "what it shows", "verdict", "command", "commit", "machine"]
+    head = ["table or figure (section)", "content", "verdict", "command", "commit", "machine"]
     parts = [
         f"## {name[0].upper()}{name[1:]}",
         markdown_table([head, *(row(paper, place, runs) for place in places(paper))]),
@@ -285,12 +285,13 @@ def paper_part(paper: str, runs: list[Run], left: dict[str, list[str]]) -> list[
             reasons = [texts for title, texts in shown.notes if title.startswith("Not comparable")]
             parts += ["Not comparable, because:\n\n" + "\n".join(f"* {text}" for text in texts) for texts in reasons]
             if run.record.differs:
-                parts += ["What differs:\n\n" + "\n".join(f"* {text}" for text in run.record.differs)]
+                listed = "\n".join(f"* {text}" for text in run.record.differs)
+                parts += [f"Differences from the published set-up:\n\n{listed}"]
     if left:
-        parts.append(f"### What {name} prints and nothing here is beside")
+        parts.append(f"### Figures of {name} without a counterpart here")
         parts.append("\n".join(f"* {place}: {'; '.join(texts)}" for place, texts in left.items()))
     texts = [f"{at}. {text}" for at, text in enumerate(doubts(paper), 1)]
-    return [*parts, f"### Where {name} contradicts itself, or leaves something open", "\n".join(texts)]
+    return [*parts, f"### Contradictions and open points of {name}", "\n".join(texts)]
 
 
 def missing(runs: list[Run]) -> list[tuple[str, str]]:
@@ -314,23 +315,21 @@ def page() -> str:
     ]
     parts = [
         "# The published experiments beside ours",
-        "Written by `python research/tools/published_page.py`; what is published comes from "
-        "`fedcipher_research.published` "
-        "(`research/fedcipher_research/published/published.json`), what is ours from the reports under "
-        "`research/results`. "
-        f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. "
-        f"{single} of {numbers} single numbers, those in the text included, have nothing of ours beside them: each "
-        "paper's part lists them. Fashion-MNIST, CIFAR-100 and FEMNIST were not at hand: nothing here was trained on "
-        "them.",
+        "Written by `python research/tools/published_page.py`. Published figures come from "
+        "`fedcipher_research.published` (`research/fedcipher_research/published/published.json`), and ours from the "
+        f"reports under `research/results`. Of {every} tables and figures, {len(WORDS)} have nothing to measure and "
+        f"{len(left)} have not been run yet. {single} of {numbers} single numbers, including numbers in texts, have no "
+        "counterpart of ours; each paper's part lists them. Fashion-MNIST, CIFAR-100 and FEMNIST were not available, "
+        "so nothing here was trained on them.",
         RULE,
-        "A number in brackets after a verdict is that of the contradiction, listed under each paper, that bears on it. "
-        "The commit is that of the source that ran, or, for reports older than this page, the one with which their "
-        "figures were committed. *Extractor's arithmetic* was worked out while reading a paper, of its figures.",
+        "A number in brackets after a verdict refers to a contradiction in the paper's list that concerns the figure. "
+        "The commit is the commit of the source that ran. For reports older than this page, it is the commit that "
+        "added the figures. *Extractor's arithmetic* was computed from a paper's figures while reading the paper.",
     ]
     for paper in PAPERS:
         parts += paper_part(paper, runs, unmatched[paper])
     if rest:
-        parts += ["## Not run yet", "No verdict is given for these; they are work that remains.", "\n".join(rest)]
+        parts += ["## Not run yet", "These places have no verdict. They are remaining work.", "\n".join(rest)]
     return "\n\n".join(parts) + "\n"
 
 

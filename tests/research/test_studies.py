@@ -261,7 +261,7 @@ def test_a_link_in_a_namespace_is_as_fast_as_it_is_made():
 @pytest.mark.parametrize(
     ("python", "said"),
     [
-        ("", "names no Python that has Concrete: run `make concrete`"),
+        ("", "must name a Python that has Concrete: run `make concrete`"),
         ("/nowhere/python", "does not run"),
         (sys.executable, "ended with 1: .*concrete.*; run `make concrete`"),
     ],

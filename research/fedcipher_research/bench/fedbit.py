@@ -49,8 +49,8 @@ _BECAUSE = {
     _BATCHCRYPT: "BatchCrypt on AWS there; Paillier of our packing, which is not BatchCrypt's, here",
     "PACK": "PACK's packing over TenSEAL is not FedBit's to describe; a value a slot here",
 }
-_UNLIKE = "what stands for the baselines here is not what they were, Paillier packed for BatchCrypt least of all"
-_MISFIT = "what is printed does not fit the ResNet-20 that is named"
+_UNLIKE = "the substitutes here differ from the paper's baselines, most of all packed Paillier from BatchCrypt"
+_MISFIT = "the printed traffic does not fit the named ResNet-20"
 
 
 def fedbit_table1() -> Preset:
@@ -108,7 +108,7 @@ def fedbit_table1() -> Preset:
         [
             "an FPGA at the clients there, two cores of a processor here",
             "both send one value of c0 a coefficient; of c1 ours sends the seed, FedBit the whole",
-            "what ours does ahead of the data in an application (docs/evidence/benchmarks.md) is counted here",
+            "the work that ours does ahead of the data in an application (docs/evidence/benchmarks.md) is counted here",
             f"{_CLIENTS} clients are added here; five of ten are in a round there",
             "the paper's speed-ups and savings are over baselines of other machines, models and data splits",
             "the savings hang on what stands for BatchCrypt: Paillier packed sends far less than BatchCrypt is printed "

@@ -81,7 +81,7 @@ def _fhe() -> Preset:
     traffic = doubt("resource-study", "879.54 MB over 512 ciphertexts")
     tiny = doubt("resource-study", "TFHE memory of 0.26")
     other_tfhe = "the slides use Concrete on 0 to 2^7, this is tfhe-rs on values of 12 bits"
-    reading = "what 32 additions are, and how many results are decrypted, the slides leave open"
+    reading = "the slides do not state what 32 additions are, nor how many results are decrypted"
     comparisons: list[Comparison] = []
     for scheme, label in names.items():
         for phase, ours in _PHASES.items():

@@ -48,7 +48,7 @@ def run(settings: StudySettings) -> Findings:
     row = [seconds(least[name]) for name in ("keys", *phases)] + [size(least[name]) for name in ("up", "down")]
     found.tables.append(Table("Concrete", [head, row]))
     found.figures.update(least)
-    reading = "what 32 additions are, and how many results are decrypted, the slides leave open"
+    reading = "the slides do not state what 32 additions are, nor how many results are decrypted"
     unclear = (doubt(_PAPER, "Operation time per addition"),)
     for phase in phases:
         printed = cell(_PAPER, _PLACE, {"phase": phase}, "TFHE")

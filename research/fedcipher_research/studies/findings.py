@@ -63,7 +63,7 @@ def circumstances() -> dict[str, str]:
     load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     # Before a study starts, the load comes from other work.
-    times = "processor time of all threads, which others' work on the machine is no part of"
+    times = "processor time of all threads, without the work of others on the machine"
     return {"begun": now, "load average at the start": load, "times": times, **machine(), **packages(*_LIBRARIES)}
 
 
@@ -77,7 +77,7 @@ def markdown(name: str, found: Findings, command: str, facts: dict[str, str]) ->
         parts += ["## Beside the published figures", RULE, markdown_table(shown.rows)]
     parts += [f"{head}:\n\n" + "\n".join(f"* {text}" for text in texts) for head, texts in shown.notes]
     if found.differs:
-        parts += ["What differs:\n\n" + "\n".join(f"* {text}" for text in found.differs)]
+        parts += ["Differences from the published set-up:\n\n" + "\n".join(f"* {text}" for text in found.differs)]
     lines = [f"command: `{command}`", *(f"{fact}: {text}" for fact, text in facts.items()), *found.notes]
     parts += ["## How it was measured", "\n".join(f"* {line}" for line in lines)]
     return "\n\n".join(parts) + "\n"

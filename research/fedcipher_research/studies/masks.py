@@ -172,7 +172,7 @@ def _dropout(settings: StudySettings, found: Findings) -> None:
             if rate == 0:
                 gaps.append(spent["single"] - spent["double"])
         upto.append(faster[-1] if faster else 0.0)
-        settings.say(f"{model}: double masking is no slower up to a drop-out of {upto[-1]}")
+        settings.say(f"{model}: double masking is at least as fast up to a drop-out of {upto[-1]}")
     found.tables.append(Table(f"Encryption and decryption of one client, {clients} clients", rows))
     found.notes.append(
         f"a drop-out rate's decryption is the mean of {settings.runs} random draws, {_DRAWS} there; each the better of "
@@ -219,10 +219,10 @@ def _ahead(settings: StudySettings, found: Findings) -> None:
         found.outcomes.append(
             judged(f"{APPLICATIONS[model]}: gain from masks made ahead, at most", printed, gain, because=because)
         )
-    found.tables.append(Table(f"Masks made ahead, {clients} clients, nobody drops out", rows))
+    found.tables.append(Table(f"Masks made ahead, {clients} clients, no drop-out", rows))
     found.notes += [
         f"encryption: the least of {_TURNS}. Masks: what the kernel takes with two a value over what it takes with "
-        "none; two a value are also all that is left to take off where nobody has dropped out",
+        "none. Without drop-out, a decryption also removes two masks a value",
         "Fedcipher makes no masks ahead: docs/explanation/architecture.md says why",
     ]
     printed = figure(_PAPER, "Fig. 13", "en-/decryption left, at most")

@@ -160,7 +160,7 @@ def _traffic(found: Findings) -> None:
     (which,) = [o.what for o in found.outcomes if o.unit == "MB" and o.here and o.here / o.published.number == nearest]
     found.notes.append(f"the reading nearest to the bandwidth on the slides: {which}, {number(nearest)} times as much")
     large = claim(_PAPER, "'large ciphertexts' of BFV/CKKS, about")
-    found.notes.append(f"what the slides call large ciphertexts ({large.value} {large.unit}) is the whole traffic")
+    found.notes.append(f"the large ciphertexts of the slides ({large.value} {large.unit}) are the whole traffic")
 
 
 def _ciphertext(ts: Any, name: str, degree: int) -> int:

@@ -54,7 +54,7 @@ def run(settings: StudySettings) -> Findings:
         "CKKS": (f"CKKS, N = {ckks}", lambda runs: _tenseal("CKKS", ckks, runs), ""),
     }
     found = Findings(
-        f"A ciphertext a number: {_SAMPLE} of each scheme, scaled to {', '.join(f'{n:,}' for n in _NUMBERS)}",
+        f"A ciphertext a number: {_SAMPLE} from each scheme, scaled to {', '.join(f'{n:,}' for n in _NUMBERS)}",
         [],
         [
             "an AWS c5.4xlarge of 16 vCPU there; both in Python over a library in C",
