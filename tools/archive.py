@@ -1,4 +1,4 @@
-"""Archives that are committed: the same bytes, whoever makes them."""
+"""Makes committed archives reproducible: every user gets the same bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["bare"]
 
 
 def bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without the names and numbers of whoever makes it."""
+    """Remove the date, and the names and numbers of the user, from a member."""
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member

@@ -1,7 +1,7 @@
-"""Whether a GPU codes updates as the processor does, to the bit, and how long each takes. Needs PyTorch with CUDA.
+"""Checks that a GPU codes updates like the processor, to the bit, and times both. Needs PyTorch with CUDA.
 
-Run it where such a machine is: ``python tools/check_gpu.py``. It says which card and how many threads it had, and ends
-with an error where a value differs.
+Run ``python tools/check_gpu.py`` on a machine with a GPU. The program prints the card and the number of threads, and
+fails if a value differs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEED, DRAWS = bytes(range(16)), bytes(range(16, 32))
 
 
 def seconds(work: Callable[[], Any], times: int) -> float:
-    """The least of so many, on an idle GPU."""
+    """The least seconds of ``times`` calls, on an idle GPU."""
     took: list[float] = []
     for _ in range(times):
         torch.cuda.synchronize()
@@ -34,12 +34,12 @@ def seconds(work: Callable[[], Any], times: int) -> float:
 
 
 def coding(levels: int, *, rotated: bool = True) -> Coding:
-    """Of two arrays, whose values are cut as often as in training."""
+    """A coding of two arrays, whose values are cut as often as in training."""
     return Coding((1e-3, 1e-2), (3.0, 3.0), (6.0 / levels,) * 2, (int(rotated),) * 2, False)
 
 
 def compare(values: int) -> None:
-    """The same updates on both: values, what was cut, and what is counted."""
+    """Code the same updates on both, and compare values, cut values and counts."""
     rng = np.random.default_rng(values)
     sizes = (values - values // 3, values // 3)
     update = [(rng.standard_t(4, n) * s).astype(np.float32) for n, s in zip(sizes, (7e-4, 7e-3), strict=True)]
@@ -48,7 +48,7 @@ def compare(values: int) -> None:
         made = coding(levels, rotated=rotated)
         here, gpu = made.encode(update, SEED, DRAWS), made.encode(there, SEED, DRAWS)
         for one, other in zip((*here.values, *here.rest), (*gpu.values, *gpu.rest), strict=True):
-            assert (one is None) == (other is None), "one has cut, the other has not"
+            assert (one is None) == (other is None), "only one of the two has cut values"
             assert one is None or one.tobytes() == other.tobytes(), f"{values} values, {levels} levels: they differ"
         assert here.clipped == gpu.clipped
         np.testing.assert_allclose(here.kept, gpu.kept, rtol=1e-9)
@@ -56,7 +56,7 @@ def compare(values: int) -> None:
 
 
 def timed(values: int, times: int) -> None:
-    """Coding, a way to the processor, encryption, addition and opening."""
+    """Print the times of coding, transfer to the processor, encryption, addition and decryption."""
     update = torch.randn(values, device="cuda") * 1e-3
     made = Coding((1e-3,), (3.0,), (6.0 / 62,), (1,), False)
     host = update.cpu().numpy()
@@ -75,7 +75,7 @@ def timed(values: int, times: int) -> None:
 
 
 def sealed(name: str, bits: int, update: Any, times: int) -> dict[str, float]:
-    """Encryption of one update, and opening of the sum of two."""
+    """Seconds to encrypt one update, and to decrypt the sum of two."""
     scheme = fedcipher.scheme(name, clients=2, codec=fedcipher.Codec(bits=bits, clip=0.01))
     keys = scheme.keygen(2)
     encryptors = [scheme.encryptor(keys.client(k)) for k in range(2)]
@@ -91,15 +91,15 @@ def sealed(name: str, bits: int, update: Any, times: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Compare, and time."""
+    """Compare the codings, and print the times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--values", type=float, nargs="*", default=[1.2e6, 1e8])
-    asked = parser.parse_args()
+    options = parser.parse_args()
     threads = os.environ.get("RAYON_NUM_THREADS", os.cpu_count())
     print(f"{torch.cuda.get_device_name()}, {threads} threads, PyTorch {torch.__version__}, numpy {np.__version__}")
     for values in (1, 5, 4096, 70_001, 3_000_000):
         compare(values)
-    for values in asked.values:
+    for values in options.values:
         timed(int(values), 10 if values < 1e7 else 3)
 
 

@@ -1,8 +1,8 @@
-"""Installs this machine's wheel as a user would and runs the tutorial: ``check_wheels.py dist``.
+"""Installs this machine's wheel like a user and runs the tutorial: ``check_wheels.py dist``.
 
-In a new virtual environment, in a folder of its own, with neither Rust nor a compiler on the path and nothing built
-from source. Needs Python only. On Linux a round goes through the wheel's own engine and authority; ``--train`` has
-`fedcipher train` do one as well, which needs the packages of the extra `demo`.
+The wheel is installed in a new virtual environment, without Rust or a compiler on the path, and nothing is built from
+source. The check needs Python only. On Linux a round goes through the wheel's own engine and authority. With
+``--train``, `fedcipher train` does a round too, which needs the packages of the extra `demo`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from finish_wheels import AUTHORITY, ENGINE, NAMED
 
 ROOT = Path(__file__).resolve().parents[1]
-# The tutorial compares its means with those in the clear.
+# Runs after the tutorial, which compares its means with the unencrypted ones itself.
 AFTERWARDS = """
 assert sorted(fedcipher._native.features) == ["engine-client", "hhe"], fedcipher._native.features
 """
-# Through the programs of the wheel, found where pip has put them.
+# A round through the programs of the wheel, which pip has installed.
 ROUND = """
 from pathlib import Path
 import fedcipher, numpy as np
@@ -69,7 +69,7 @@ def main() -> int:
                 [python, *command], cwd=folder, env=bare, check=True, stdout=subprocess.PIPE, text=True
             ).stdout
 
-        # The wheel from the folder, whatever an index has of that name; what it requires as binaries.
+        # The wheel comes from the folder, not from an index. Its requirements are installed as binaries.
         run("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--find-links", dist, "fedcipher")
         required = run("-c", "from importlib import metadata; print(*metadata.requires('fedcipher'), sep='\\n')")
         plain = [line for line in required.splitlines() if "extra ==" not in line]
@@ -89,7 +89,7 @@ def main() -> int:
         if options.train:
             extra = [line.partition(";")[0] for line in required.splitlines() if re.search("extra == .demo", line)]
             run("-m", "pip", "install", "--quiet", "--only-binary", ":all:", *extra)
-            # Ray starts its workers by bash.
+            # Ray starts its workers with bash.
             bare["PATH"] += ":/usr/bin:/bin"
             run(
                 "-m", "fedcipher.cli", "train", "--engine", "auto", "--rounds", "1", "--clients", "3", "--out", "report"
@@ -110,7 +110,7 @@ def tutorial() -> str:
 
 
 def complete(wheel: Path) -> None:
-    """Both licences and the list of what the native module is made of are in it; the list names no folder."""
+    """Check that a wheel has both licences and the list of the native module's crates, and that no list has a path."""
     archive = zipfile.ZipFile(wheel)
     names = archive.namelist()
     for name in names:

@@ -1,8 +1,9 @@
-"""What maturin leaves to do on the wheels of a folder: ``finish_wheels.py dist --programs target``, after each build.
+"""Finishes the wheels of a folder after maturin: ``finish_wheels.py dist --programs target``, after each build.
 
-maturin puts a list of the Rust crates into a wheel (CycloneDX). The list names the workspace's crates by where they lie
-on the machine that built them. Such a path differs from machine to machine, and it tells of the machine: it gets a
-fixed name. A wheel for Linux also gets the engine and the authority, which pip puts where it puts other programs.
+maturin puts a list of the Rust crates into a wheel (CycloneDX). The list names the workspace's crates by their paths on
+the machine that built them. Such a path differs from machine to machine and reveals something about the machine, so it
+is replaced by a fixed name. A wheel for Linux also gets the engine and the authority, which pip installs like other
+programs.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 NAMED = b"path+file:///fedcipher"
 ENGINE, AUTHORITY = "fedcipher-engine", "fedcipher-authority"
-# One file is both programs: most of each are libraries that the other has too.
+# One file holds both programs, because most of each are libraries that the other uses too.
 AUTHORITY_SCRIPT = f'#!/bin/sh\nexec "${{0%/*}}/{ENGINE}" authority "$@"\n'.encode()
 Member = tuple[zipfile.ZipInfo, bytes]
 
 
 def main() -> int:
-    """Every wheel below the folder; one that is finished stays as it is."""
+    """Finish every wheel below the folder. A finished wheel stays as it is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dist", type=Path)
     parser.add_argument("--programs", type=Path, help="Cargo's target folder, with the static programs")
@@ -34,7 +35,7 @@ def main() -> int:
 
 
 def programs_for(wheel: Path, target: Path) -> dict[str, bytes]:
-    """The programs of the processor that ``wheel`` is for, by name; none where it is not for Linux."""
+    """The programs for the processor of ``wheel``, by name; empty if the wheel is not for Linux."""
     platform = wheel.stem.rpartition("-")[2]
     if "linux" not in platform:
         return {}
@@ -44,7 +45,7 @@ def programs_for(wheel: Path, target: Path) -> dict[str, bytes]:
 
 
 def finish(wheel: Path, source: Path, programs: dict[str, bytes]) -> None:
-    """Rewrites ``wheel``, which was built in ``source``, with the same dates, modes and order of files."""
+    """Rewrite ``wheel``, which was built in ``source``, with the same dates, modes and order of files."""
     with zipfile.ZipFile(wheel) as archive:
         members = [(info, archive.read(info)) for info in archive.infolist()]
     found = f"path+{source.as_uri()}".encode()
@@ -70,14 +71,14 @@ def finish(wheel: Path, source: Path, programs: dict[str, bytes]) -> None:
 
 
 def executable(name: str, like: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    """A member that everybody may run, with the date of ``like``."""
+    """A member that all users may execute, with the date of ``like``."""
     info = zipfile.ZipInfo(name, like.date_time)
     info.compress_type, info.create_system, info.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100755 << 16
     return info
 
 
 def recorded(record: bytes, changed: dict[str, bytes], added: dict[str, bytes]) -> bytes:
-    """RECORD with the digests and lengths of the changed and added files. None of their names has a comma."""
+    """RECORD with the digests and lengths of the changed and added files. Their names must not have a comma."""
     lines = record.decode().splitlines(keepends=True)
     names = [line.partition(",")[0] for line in lines]
     kept = [
@@ -87,7 +88,7 @@ def recorded(record: bytes, changed: dict[str, bytes], added: dict[str, bytes]) 
 
 
 def row(name: str, data: bytes, like: str) -> str:
-    """One line of RECORD: name, digest, length; it ends as the line ``like`` does."""
+    """One line of RECORD: name, digest, length. The line has the same end of line as ``like``."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
     end = like[len(like.rstrip("\r\n")) :]
     return f"{name},sha256={digest},{len(data)}{end}"

@@ -1,8 +1,8 @@
-"""Encrypted rounds and a query under several versions of Flower: the table of docs/how-to/porting.md.
+"""Runs encrypted rounds and a query under several versions of Flower: the table of docs/how-to/porting.md.
 
-``tools/flower_versions.py 1.21.0 1.41.0`` installs each version into a folder of its own, with its own
-dependencies, and runs this file there: three rounds of four clients in one process for two schemes and both
-targets, and an encrypted sum. Prints a line a version; exits non-zero when one does not work.
+``tools/flower_versions.py 1.21.0 1.41.0`` installs each version into a folder of its own, with its own dependencies,
+and runs this file there: three rounds of four clients in one process for two schemes and both targets, and an encrypted
+sum. The program prints a line for each version, and exits non-zero if a version does not work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CLIENTS = 4
 
 
 def rounds() -> str:
-    """Run everything under the Flower that can be imported; how far the models are off."""
+    """Run everything under the installed Flower. Returns a text with the error of the models."""
     import time
 
     import fedcipher

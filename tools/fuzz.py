@@ -1,10 +1,10 @@
 """Runs the fuzz targets of ``fuzz/``, as many at a time as there are cores, and prints a table: `make fuzz`.
 
-``add`` and ``open`` are tried under each variant of every scheme, as targets of their own: ``add_bfv-fast``.
+``add`` and ``open`` run under each variant of every scheme, as targets of their own: ``add_bfv-fast``.
 
-Exits non-zero when one of them found something; what it found lies in ``fuzz/artifacts/TARGET/``. With ``--minimise``
-the corpora keep what reaches code that the rest does not, and are packed into the archive that is committed. Each
-target's row in docs/evidence/testing.md is that of its last run, with how long and on which day it was.
+The program exits non-zero if a target found something; the finding is in ``fuzz/artifacts/TARGET/``. With
+``--minimise``, a corpus keeps only input that reaches code of its own, and the corpora are packed into the committed
+archive. Each target's row in docs/evidence/testing.md is from its last run, with the run's time and date.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from page import section, written
 
 ROOT = Path(__file__).resolve().parents[1]
 FUZZ = ROOT / "fuzz"
-# What one input may cost: a frame of some kilobytes is worth neither.
+# The most memory and time of one input. A frame of some kilobytes must not cost more.
 LIMITS = ("-rss_limit_mb=2048", "-malloc_limit_mb=1024", "-timeout=20")
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 PACKED = FUZZ / "corpus.tar.xz"
 SCHEMES = ("add", "open")
 """Programs that need the name of a variant."""
@@ -39,7 +39,7 @@ VARIANT = "FEDCIPHER_FUZZ_VARIANT"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One target's run."""
+    """The result of one target's run."""
 
     target: str
     code: int
@@ -51,12 +51,12 @@ class Outcome:
 
 
 def variants() -> list[Variant]:
-    """Those that frames are fuzzed under: all of schemes whose sums are additions, of others the first."""
+    """The variants under which frames are fuzzed: all of schemes whose sums are additions, and the first of others."""
     return [variant for variant in every_scheme() if variant.first or not variant.info.workers]
 
 
 def variant_of(target: str) -> Variant | None:
-    """The variant that a target is about; None for a target that is about no scheme."""
+    """The variant of a target; None for a target without a scheme."""
     what, _, name = target.partition("_")
     return next((v for v in variants() if what in SCHEMES and v.name == name), None)
 
@@ -68,44 +68,44 @@ def targets() -> list[str]:
 
 
 def in_core(target: str) -> bool:
-    """Whether a program of ``fuzz/`` tries it; the others are for `fuzz_frames.py`."""
+    """Return True if a program of ``fuzz/`` runs the target. `fuzz_frames.py` runs the others."""
     variant = variant_of(target)
     return variant is None or variant.in_core
 
 
 def packed(target: str) -> bool:
-    """Whether its corpus is committed: not where frames carry hundreds of kilobytes of keys."""
+    """Return True if the target's corpus is committed. Frames with hundreds of kilobytes of keys are not."""
     variant = variant_of(target)
     return variant is None or not variant.info.workers
 
 
 def environment(target: str) -> dict[str, str]:
-    """As many targets as cores run, each on one; it names the variant."""
+    """The environment of a target: one thread, because as many targets run as there are cores, and the variant."""
     variant = variant_of(target)
     return os.environ | {"RAYON_NUM_THREADS": "1"} | ({VARIANT: variant.name} if variant else {})
 
 
 def program(target: str) -> Path:
-    """What cargo-fuzz has built for this machine."""
+    """The target's program, which cargo-fuzz has built for this machine."""
     (found,) = (FUZZ / "target").glob(f"*/release/{target.partition('_')[0] if variant_of(target) else target}")
     return found
 
 
 def build() -> None:
-    """Compiles all targets. No sanitizer: what is written here has no unsafe code, and panics are found without."""
+    """Compile all targets, without a sanitizer: this project's code has no unsafe code, and panics need none."""
     cargo = ["cargo", "fuzz", "build", "--release", "--sanitizer", "none"]
     subprocess.run(cargo, cwd=ROOT, check=True)
 
 
 def unpack() -> None:
-    """The corpora that are committed, where there are none."""
+    """Unpack the committed corpora if there are no corpora yet."""
     if PACKED.exists() and not (FUZZ / "corpus").is_dir():
         with tarfile.open(PACKED) as archive:
             archive.extractall(FUZZ, filter="data")
 
 
 def pack() -> None:
-    """For the next commit."""
+    """Pack the corpora for the next commit."""
 
     with tarfile.open(PACKED, "w:xz") as archive:
         for corpus in sorted((FUZZ / "corpus").iterdir()):
@@ -114,25 +114,25 @@ def pack() -> None:
 
 
 def seed(target: str) -> Path:
-    """The target's corpus, with honest input of today's formats: what is kept may be of older ones."""
+    """The target's corpus, with honest input of today's formats, because stored input may have older formats."""
     corpus = FUZZ / "corpus" / target
     corpus.mkdir(parents=True, exist_ok=True)
-    told = environment(target) | {"FEDCIPHER_SEEDS": str(corpus)}
-    subprocess.run([str(program(target)), "-runs=0"], check=True, capture_output=True, env=told)
+    settings = environment(target) | {"FEDCIPHER_SEEDS": str(corpus)}
+    subprocess.run([str(program(target)), "-runs=0"], check=True, capture_output=True, env=settings)
     return corpus
 
 
 def command(target: str, seconds: int, artifacts: Path) -> list[str]:
-    """What fuzzes ``target`` for so long."""
+    """The command that fuzzes ``target`` for ``seconds``."""
     if not in_core(target):
         what, _, name = target.partition("_")
         return [sys.executable, str(ROOT / "tools" / "fuzz_frames.py"), what, name, str(seconds)]
-    words = [str(program(target)), f"-max_total_time={seconds}", f"-max_len={MOST_BYTES}", *LIMITS]
+    words = [str(program(target)), f"-max_total_time={seconds}", f"-max_len={MAX_BYTES}", *LIMITS]
     return [*words, f"-artifact_prefix={artifacts}/", "-print_final_stats=1", str(FUZZ / "corpus" / target)]
 
 
 def fuzz(target: str, seconds: int) -> Outcome:
-    """Fuzzes one target for so long."""
+    """Fuzz one target for ``seconds``."""
     artifacts = FUZZ / "artifacts" / target
     artifacts.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -160,18 +160,18 @@ def fuzz(target: str, seconds: int) -> Outcome:
 
 
 def minimise(target: str) -> None:
-    """Leaves the least of a corpus that reaches as much code."""
+    """Reduce a corpus to the least input that reaches as much code."""
     corpus = FUZZ / "corpus" / target
     less = corpus.with_name(f"{target}.less")
     less.mkdir()
-    words = [str(program(target)), "-merge=1", f"-max_len={MOST_BYTES}", *LIMITS, str(less), str(corpus)]
+    words = [str(program(target)), "-merge=1", f"-max_len={MAX_BYTES}", *LIMITS, str(less), str(corpus)]
     subprocess.run(words, check=True, capture_output=True, env=environment(target))
     shutil.rmtree(corpus)
     less.rename(corpus)
 
 
 def rows(outcomes: list[Outcome]) -> dict[str, str]:
-    """A row for docs/evidence/testing.md by target."""
+    """The rows for docs/evidence/testing.md, by target."""
     today = datetime.date.today()
     made: dict[str, str] = {}
     for o in outcomes:
@@ -182,7 +182,7 @@ def rows(outcomes: list[Outcome]) -> dict[str, str]:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """The rows that are on the page, with those of ``outcomes`` in their places; targets that are gone are left out."""
+    """The page's rows, with the rows of ``outcomes`` in their places. Targets that no longer exist are left out."""
     kept = {row[1]: row[0] for row in re.finditer(r"^\| `([\w-]+)` \|.*$", section("fuzz"), re.MULTILINE)}
     now = {target: row for target, row in (kept | rows(outcomes)).items() if target in targets() and in_core(target)}
     head = (
@@ -192,12 +192,12 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def main() -> int:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=600, help="for each target")
+    parser.add_argument("--seconds", type=int, default=600, help="seconds for each target")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time")
-    parser.add_argument("--minimise", action="store_true", help="the corpora, and fuzz nothing")
-    parser.add_argument("only", nargs="*", help="these targets and no others")
+    parser.add_argument("--minimise", action="store_true", help="minimise and pack the corpora; fuzz nothing")
+    parser.add_argument("only", nargs="*", help="run only these targets")
     given = parser.parse_args()
     unknown = set(given.only) - set(targets())
     if unknown:

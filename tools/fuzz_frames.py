@@ -1,8 +1,8 @@
-"""Fuzzes frames under a scheme whose arithmetic is Python's or a library's, which no program of ``fuzz/`` can hold.
+"""Fuzzes frames under a scheme with arithmetic in Python or in a library, which the programs of ``fuzz/`` cannot run.
 
-`tools/fuzz.py` starts it. Bytes of honest ciphertexts are changed at random. A frame of ``add`` is one that a client of
-the cohort can send: its signature and tag are right, and its ciphertext is not. A frame of ``open`` is what a server
-can make. A sum that opens must be the true one, and every refusal must be a `FedcipherError`.
+`tools/fuzz.py` starts this program. It changes bytes of honest ciphertexts at random. A frame of ``add`` is one that a
+client of the cohort can send: signature and tag are right, and the ciphertext is not. A frame of ``open`` is one that a
+server can make. A sum that opens must be the true one, and every refusal must be a `FedcipherError`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLIENTS = 3
 
 
 class Altered:
-    """An arithmetic whose sealers give what ``change`` makes of the ciphertext."""
+    """An arithmetic that encrypts and then applies ``change`` to the ciphertext."""
 
     def __init__(self, inner: Any, change: Callable[[bytes], bytes]) -> None:
         self._inner, self._change = inner, change
@@ -39,17 +39,17 @@ class Altered:
         return getattr(self._inner, name)
 
     def sealer(self, secret: bytes) -> Callable[[Any], bytes]:
-        """Seals, and changes what comes out."""
+        """Return a function that encrypts values and changes the ciphertext."""
         seal = self._inner.sealer(secret)
         return lambda values: self._change(seal(values))
 
 
 def changed(content: bytes, draw: random.Random) -> bytes:
-    """``content`` with a few bytes changed, and of another length now and then."""
+    """``content`` with a few bytes changed, and sometimes with another length."""
     made = bytearray(content)
     for _ in range(draw.randrange(1, 6)):
         if made:
-            # Most of what a parser decides by is at the beginning.
+            # Parsers decide mostly by the first bytes, so these are changed more often.
             at = int(draw.random() ** draw.choice((1, 4, 12)) * len(made))
             made[at] = draw.choice((made[at] ^ 1 << draw.randrange(8), draw.randrange(256), 0, 255))
     how = draw.randrange(8)
@@ -57,7 +57,7 @@ def changed(content: bytes, draw: random.Random) -> bytes:
 
 
 class Round:
-    """Three clients of one scheme, and what their sum must be."""
+    """Three clients of one scheme, and their true sum."""
 
     def __init__(self, variant: Variant, draw: random.Random) -> None:
         self._draw, self._number = draw, 0
@@ -85,12 +85,12 @@ class Round:
     def _check(self, aggregate: bytes, must: bool) -> None:
         opened = self._opened(aggregate)
         if opened is None:
-            assert not must, "a frame that was refused spoiled the sum"
+            assert not must, "a refused frame changed the sum"
         else:
             np.testing.assert_allclose(opened[0], UPDATE[0], atol=0.02, err_msg="not the sum of these clients")
 
     def add(self) -> None:
-        """A frame of one client among honest ones."""
+        """Add a changed frame of one client to honest ones."""
         aggregator, taken = self._sum(self._encryptors[:-1]), True
         try:
             aggregator.add(self._lying.encrypt(UPDATE, round=self._number))
@@ -99,13 +99,13 @@ class Round:
         self._check(aggregator.finish(), not taken)
 
     def open(self) -> None:
-        """An aggregate that the server has changed."""
+        """Open an aggregate that the server has changed."""
         payload = changed(wire_tools.payload(self._true), self._draw)
         self._check(wire_tools.with_other_payload(self._true, payload), False)
 
 
 def main() -> int:
-    """``fuzz_frames.py add|open VARIANT SECONDS [SEED]``: prints what libFuzzer prints of its tries."""
+    """Run ``fuzz_frames.py add|open VARIANT SECONDS [SEED]``. Prints the number of tries in libFuzzer's form."""
     what, name, seconds, *seed = sys.argv[1:]
     (variant,) = (variant for variant in every_scheme() if variant.name == name)
     until, tries = time.monotonic() + float(seconds), 0

@@ -1,7 +1,7 @@
 """Writes today's keys, frames, rosters, runs and memories of every scheme: `make golden`, once a release.
 
-They go to tests/golden/VERSION.tar.xz. `tests/schemes/test_golden.py` opens the files of all versions. A version that
-is there is not made again: the sources that made it are gone.
+The files go to tests/golden/VERSION.tar.xz. `tests/schemes/test_golden.py` opens them in all later versions. An existing
+archive is never written again, because only the sources of its version can make it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PARTIES = ("ada", "bob", "cid")
 KEPT = ("client-0.key", "aggregate.fedc", "opened.json")
 
 BASELINES = ("paillier", "ckks")
-"""Schemes to compare with of which files are kept too: one whose ciphertexts are small, and one of SEAL's."""
+"""Baselines whose files are kept too: one with small ciphertexts, and one of SEAL's."""
 _PRIVACY = Privacy(clip=1.0, noise_multiplier=1.0, rounds=5, delta=1e-5)
 CODECS = {"auto": Codec(bits="auto"), "privacy": Codec(bits=20, privacy=_PRIVACY)}
-"""What a codec changes in a key, under `flashe`."""
+"""Codecs that change a key; their files are made under `flashe`."""
 
 
 def cases() -> dict[str, tuple[Variant, Codec]]:
-    """By its folder's name, what is kept: every variant of the core's schemes, the baselines, and the codecs."""
+    """The cases by their folders' names: every variant of the core's schemes, the baselines, and the codecs."""
     kept = [variant for variant in every_scheme() if variant.in_core or variant.name in BASELINES]
     (flashe,) = (variant for variant in kept if variant.name == "flashe")
     codecs = {f"flashe-{name}": (flashe, codec) for name, codec in CODECS.items()}
@@ -52,7 +52,7 @@ def cases() -> dict[str, tuple[Variant, Codec]]:
 
 
 def runs() -> list[str]:
-    """Folders of schemes whose run of two rounds is kept: those whose sums are additions."""
+    """Names of cases for which a run of two rounds is kept: schemes whose sums are additions."""
     return [
         name
         for name, (variant, _) in cases().items()
@@ -61,12 +61,12 @@ def runs() -> list[str]:
 
 
 def large(name: str) -> bool:
-    """Whether one client's key and the aggregate are enough: a server's key of PASTA has 70 to 324 MB."""
+    """Return True if only one client's key and the aggregate are kept. A server key of PASTA has 70 to 324 MB."""
     return cases()[name][0].info.workers or name == "ckks"
 
 
 def state_in(folder: Path) -> AbstractContextManager[None]:
-    """What parties remember goes to ``folder``."""
+    """Keep the parties' state in ``folder``."""
     return variable("FEDCIPHER_STATE_DIR", str(folder))
 
 
@@ -77,7 +77,7 @@ def made(name: str) -> Scheme:
 
 
 def write(name: str, folder: Path) -> None:
-    """One case: ``keys``, ``frames`` with the mean that they open to, and ``state`` after the round."""
+    """Write one case: ``keys``, ``frames`` with their decrypted mean, and ``state`` after the round."""
     scheme = made(name)
     issued = scheme.keygen(CLIENTS)
     keys.save(issued, scheme, folder / "keys")
@@ -93,7 +93,7 @@ def write(name: str, folder: Path) -> None:
 
 
 def summed(scheme: Scheme, issued: KeySet, frames: Path) -> bytes:
-    """The aggregate of a round of equal updates; each frame on the way is kept in ``frames``."""
+    """The aggregate of a round of equal updates. Each frame of the round is written into ``frames``."""
     aggregator = scheme.aggregator(issued.server(), round=ROUND)
     prekeys = scheme.committee.prekeys(issued) if scheme.committee else []
     for number, prekey in enumerate(prekeys):
@@ -114,14 +114,14 @@ def summed(scheme: Scheme, issued: KeySet, frames: Path) -> bytes:
 
 
 def trim(folder: Path) -> None:
-    """Delete what is large and says nothing more."""
+    """Delete all files of a large case that `large` does not keep."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name not in KEPT and path.parent.name != "state":
             path.unlink()
 
 
 def write_roster(folder: Path) -> None:
-    """Identities, cards, a roster, its joined parties and their keys, as the commands write them."""
+    """Write identities, cards, a roster, its joined parties and their keys with the commands."""
 
     def command(*words: object) -> str:
         said = io.StringIO()
@@ -148,7 +148,7 @@ def write_roster(folder: Path) -> None:
 
 
 def write_run(name: str, folder: Path) -> None:
-    """A Flower run of two rounds: ``keys``, ``run``, what its clients remember, and the model that it has come to."""
+    """Write a Flower run of two rounds: ``keys``, ``run``, the clients' ``state``, and the final model."""
     scheme = made(name)
     held = keys.save(scheme.keygen(CLIENTS), scheme, folder / "keys")
     goals = [[np.full(x.shape, 0.1 * (client + 1), x.dtype) for x in initial()] for client in range(CLIENTS)]
@@ -168,7 +168,7 @@ def main() -> int:
     pass_on()
     target = GOLDEN / f"{version('fedcipher')}.tar.xz"
     if target.exists():
-        print(f"{target} is there: its files are those of that version, and stay", file=sys.stderr)
+        print(f"{target} exists; files of a version are never written again", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="fedcipher-golden-") as scratch:
         for name in cases():

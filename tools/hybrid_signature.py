@@ -1,7 +1,7 @@
 """A second implementation of the hybrid signature of crates/fedcipher-core/src/sign/hybrid.rs: OpenSSL's, for updates.
 
-python tools/hybrid_signature.py                        a line for crates/fedcipher-core/tests/mldsa.in
-python tools/hybrid_signature.py KEY MESSAGE SIGNATURE  checks what Fedcipher has signed; all in hex
+python tools/hybrid_signature.py                        prints a line for crates/fedcipher-core/tests/mldsa.in
+python tools/hybrid_signature.py KEY MESSAGE SIGNATURE  checks a signature of Fedcipher; all in hex
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def representative(message: bytes) -> bytes:
 
 
 def sign(seed: bytes, message: bytes) -> tuple[bytes, bytes]:
-    """The public key, and a signature."""
+    """Sign ``message``. Returns the public key and the signature."""
     curve = Ed25519PrivateKey.from_private_bytes(seed)
     of_curve = hashlib.sha256(b"fedcipher ml-dsa-65 seed of ed25519 seed 1\0" + seed).digest()
     lattice = MLDSA65PrivateKey.from_seed_bytes(of_curve)
@@ -40,7 +40,7 @@ def check(key: bytes, message: bytes, signature: bytes) -> None:
 
 if len(sys.argv) == 4:
     check(*map(bytes.fromhex, sys.argv[1:]))
-    print("both halves hold")
+    print("both halves are valid")
 else:
     secret, text = secrets.token_bytes(32), b"words"
     print("openssl", secret.hex(), text.hex(), *(part.hex() for part in sign(secret, text)))

@@ -1,11 +1,13 @@
-"""What the dual attack by coded sieving costs on the parameter sets, by our own short model of its authors' own.
+"""Estimates the cost of the dual attack by coded sieving on the parameter sets, by a short form of its authors' model.
 
-Carrier, Meyer-Hilfiger, Shen and Tillich, "Assessing the Impact of a Variant of MATZOV's Dual Attack on Kyber" (ePrint
-2022/1750, CRYPTO 2025): a sieve gives many short vectors of the dual lattice of a part of the secret; an FFT guesses
-`coded` further coordinates at once, through a lossy code; `guessed` coordinates are taken to be zero, again and again.
-This is their count without experiments on codes (github.com/kevin-carrier/CodedDualAttack, `complexity`), made cheaper
-for whoever attacks where that was simpler: the code is as good as random ones are, of any size, and decoding is free.
-`--check` fails where the model has more than they for Kyber, or 2.5 bits less, and where a set has fewer than 128.
+The attack is from Carrier, Meyer-Hilfiger, Shen and Tillich, "Assessing the Impact of a Variant of MATZOV's Dual Attack
+on Kyber" (ePrint 2022/1750, CRYPTO 2025). A sieve gives many short vectors of the dual lattice of a part of the secret.
+An FFT guesses `coded` further coordinates at once, through a lossy code. `guessed` coordinates are assumed to be zero,
+and other ones are tried again and again.
+
+The model is the authors' count without experiments on codes (github.com/kevin-carrier/CodedDualAttack, `complexity`).
+Simplifications make the attack cheaper: codes of any size are as good as random ones, and decoding is free. `--check`
+fails if the model gives more bits than the authors' for Kyber, or 2.5 bits less, or fewer than 128 for a set.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from lattice_estimate import (
 )
 
 SUMMED = math.sqrt(42 / 2)
-# `oneshot` draws with sigma 4.58, of which a known sum leaves less: by the theorem, by the heuristic.
+# `oneshot` draws with sigma 4.58. A known sum reduces sigma: by the theorem to one half, by the heuristic to 1/sqrt(2).
 SETS = (
     Set("bfv compact", 4096, 106, "ternary", TERNARY, BFV_ERROR),
     Set("bfv fast", 2048, 53, "ternary", TERNARY, BFV_ERROR),
@@ -35,8 +37,8 @@ SETS = (
     Set("oneshot compact, by the heuristic", 4096, 106, "error", SUMMED / math.sqrt(2), SUMMED / math.sqrt(2)),
     Set("oneshot fast, by the heuristic", 2048, 53, "error", SUMMED / math.sqrt(2), SUMMED / math.sqrt(2)),
 )
-# Theirs, from optimized_withoutExperimentalPolar.pkl, under MATZOV. A bit of it is a rounding of theirs (vectors of one
-# sieve, counted as two); decoding is free here, and a code has any number of words.
+# The authors' figures, from optimized_withoutExperimentalPolar.pkl, under MATZOV. About one bit comes from their
+# rounding (the vectors of one sieve count as two). Here decoding is free, and a code has any number of words.
 KYBER = (
     (Set("Kyber-512", 512, math.log2(3329), "", math.sqrt(1.5), math.sqrt(1.5)), 139.40),
     (Set("Kyber-768", 768, math.log2(3329), "", 1.0, 1.0), 194.87),
@@ -45,14 +47,14 @@ KYBER = (
 BELOW = 2.5
 # The chance that a wrong guess remains.
 WRONG = math.log2(0.05)
-# Operations of an FFT of size G: FFT * G * log2 G; 160 gates an addition, 1024 a product.
+# An FFT of size G takes FFT * G * log2 G gates: 160 gates for an addition, 1024 for a product.
 FFT = math.log2(1024 * 2.98 + 160 * 6.17)
 SERIES = -math.log2(1 - 2**-MATZOV_SLOPE)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """How it is done, and its cost in bits."""
+    """The parameters of an attack, and its cost in bits."""
 
     bits: float
     block: int
@@ -60,7 +62,7 @@ class Attack:
     coded: int
     guessed: int
     guesses: int
-    # Whether guessing costs no more than sampling: a larger block needs fewer guesses.
+    # True if guessing costs no more than sampling. A larger block needs fewer guesses.
     balanced: bool
 
 
@@ -76,23 +78,23 @@ def log_ball_mean(k: float, z: float) -> float:
 
 
 def sieve_dimension(b: int, d: int) -> int:
-    """As large as costs no more than the reduction."""
+    """The largest dimension of a sieve that costs no more than the reduction."""
     free = math.floor(max(b * math.log(4 / 3) / math.log(b / (2 * math.pi * math.e)), 0.0))
     return min(d, math.floor(b - free + (math.log2(max(d - b, 1)) + SERIES) / MATZOV_SLOPE))
 
 
 def cost(s: Set, b: int, m: int, coded: int, guessed: int, zero: float) -> Attack | None:
-    """The attack with blocks of b, if it works: guesses are as many as the distinguisher can tell apart."""
+    """The attack with blocks of b; None if the distinguisher cannot tell enough guesses apart."""
     plain = s.n - coded - guessed
     d = m + plain
     sieve = sieve_dimension(b, d)
     vectors = sieve * math.log2(4 / 3) / 2
-    # log2 of the vectors' length over q, error and secret scaled to one size.
+    # log2 of the vectors' length over q, with error and secret scaled to one size.
     length = (plain * (s.log_q + math.log2(s.secret / s.error))) / d + (d - 1) * math.log2(root_hermite(b)) - s.log_q
     length += (sieve - 1) * (math.log2(root_hermite(sieve)) - math.log2(root_hermite(b)))
     length += 0.5 * math.log2(4 / 3) + math.log2((sieve + 1) / sieve)
     lattice = log_ball_mean(sieve, 2 * (math.pi * s.error * 2**length) ** 2)
-    # Of the coordinates behind the lattice as many are zero as are on average; which of them is tried at random.
+    # The average number of the coordinates behind the lattice are zero. The attack tries at random which ones.
     behind, zeros = coded + guessed, math.floor(zero * (coded + guessed))
     if guessed > zeros:
         return None
@@ -100,16 +102,16 @@ def cost(s: Set, b: int, m: int, coded: int, guessed: int, zero: float) -> Attac
     unit = math.lgamma(coded / 2 + 1) / math.log(2) / coded - 0.5 * math.log2(math.pi) + math.log2((coded + 1) / coded)
 
     def slack(guesses: float) -> float:
-        """Bits by which wrong guesses are fewer than they may be."""
+        """The bits by which there are fewer wrong guesses than allowed."""
         lossy = log_ball_mean(coded, 2 * (math.pi * s.secret * 2 ** (unit - guesses / coded)) ** 2)
         x = math.exp(0.5 * vectors * math.log(2) + lattice + lossy)
         if x < 5:
-            # Far too little, less and less so with more guesses.
+            # Far too little. More guesses make it better, so the search below moves on.
             return lossy - 1e9
         # -log2 of erfc(x) / 2.
         return x * x / math.log(2) + math.log2(2 * x * math.sqrt(math.pi)) + WRONG - tries - guesses
 
-    # Too few guesses leave noise of the code; too many, wrong guesses. The fewest that work are the cheapest.
+    # Too few guesses leave the code's noise, and too many leave wrong guesses. The fewest that work are the cheapest.
     low, high = 1, int(min(coded * s.log_q, 300))
     while low < high:
         middle = (low + high) // 2
@@ -126,7 +128,7 @@ def cost(s: Set, b: int, m: int, coded: int, guessed: int, zero: float) -> Attac
 
 
 def zero_probability(s: Set) -> float:
-    """That a coordinate of the secret is zero: of a uniform ternary one, or of a centred binomial or Gaussian."""
+    """The probability that a coordinate of the secret is zero: uniform ternary, centred binomial or Gaussian."""
     if s.sample == "ternary":
         return 1 / 3
     eta = round(2 * s.secret**2)
@@ -134,7 +136,7 @@ def zero_probability(s: Set) -> float:
 
 
 def least_block(s: Set, m: int, coded: int, guessed: int) -> Attack | None:
-    """With the least block that works and whose guesses cost no more than its sampling, or one less."""
+    """The cheapest attack found in a search for the least block that works with guesses no dearer than sampling."""
     zero, low, high = zero_probability(s), 200, 1000
     if coded < 2 or guessed < 0 or m < s.n // 4 or 2 * (coded + guessed) > s.n:
         return None
@@ -149,7 +151,7 @@ def least_block(s: Set, m: int, coded: int, guessed: int) -> Attack | None:
 
 
 def cheapest(s: Set) -> Attack:
-    """Downhill from several places, one and two numbers at a time."""
+    """The cheapest attack, by descent from several starts that changes one or two numbers at a time."""
     ways = [
         (1, 0, 0),
         (-1, 0, 0),
@@ -180,7 +182,7 @@ def cheapest(s: Set) -> Attack:
 
 
 def main() -> int:
-    """Print the table; with --check, 1 where the model is not that of the authors, or a set has fewer than 128 bits."""
+    """Print the table. With --check, return 1 if the model differs from the authors', or a set has below 128 bits."""
     parser = argparse.ArgumentParser(description="The coded dual attack on the parameter sets.")
     parser.add_argument("--check", action="store_true")
     check: bool = parser.parse_args().check

@@ -1,7 +1,7 @@
-"""Security estimates of the parameter sets: the figures of docs/reference/parameters.md, by our own short model.
+"""Estimates the security of the parameter sets, for the figures of docs/reference/parameters.md, with a short model.
 
-Primal uSVP attack, as Alkim et al. (New Hope, USENIX Security 2016, section 6.3) and Albrecht et al. (ASIACRYPT
-2017) model it under the geometric series assumption: BKZ with block size b finds the secret when
+The attack is primal uSVP, in the model of Alkim et al. (New Hope, USENIX Security 2016, section 6.3) and Albrecht et
+al. (ASIACRYPT 2017) under the geometric series assumption. BKZ with block size b finds the secret when
 sigma sqrt(b) <= delta(b)^(2b - d - 1) vol^(1/d), for the best number of samples m (d = n + m + 1), secret and error
 scaled to one size. BKZ-b then costs, in bits:
 
@@ -10,9 +10,9 @@ scaled to one size. BKZ-b then costs, in bits:
   tables of the HomomorphicEncryption.org standard (2018).
 * MATZOV: gates of a sieve with list decoding, `cost_matzov` below.
 
-The public lattice estimator (github.com/malb/lattice-estimator) knows more attacks and finer optimisation;
-tools/lattice_estimator.json holds its figures for the same sets, with version and command, and
-`--check` fails where the two differ by more than a bit.
+The public lattice estimator (github.com/malb/lattice-estimator) has more attacks and finer optimisation.
+tools/lattice_estimator.json holds the estimator's figures for the same sets, with version and command. `--check` fails
+if the two differ by more than a bit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def root_hermite(b: float) -> float:
 
 
 def log2_margin(s: Set, b: int, m: int) -> float:
-    """log2 of the right side over the left: the attack works from 0 on."""
+    """log2 of the right side over the left side. The attack works if the result is not negative."""
     d = s.n + m + 1
     scale = s.n * math.log2(s.error / s.secret)
     volume = (m * s.log_q + scale) / d
@@ -83,7 +83,7 @@ def smallest_block(s: Set) -> tuple[int, int]:
             high = b
         else:
             low = b + 1
-    # The least dimension with which this block size still works: fewer calls to the sieve.
+    # The least dimension at which this block size still works needs the fewest calls to the sieve.
     return low, s.n + next(m for m in samples if log2_margin(s, low, m) >= 0) + 1
 
 
@@ -97,10 +97,10 @@ def cost_standard(b: int, d: int) -> float:
     return 0.292 * b + 16.4 + math.log2(8 * d)
 
 
-# log2 gates of one nearest-neighbour search in dimension b as a straight line in b: the circuit counts of Albrecht,
-# Gheorghiu, Postlethwaite and Schanck (ASIACRYPT 2020) with the list decoding that MATZOV corrected and improved
-# ("Report on the Security of LWE: Improved Dual Lattice Attack", 2022, zenodo.org/record/6412487); slope and
-# intercept as the lattice estimator fits them (estimator/reduction.py, class MATZOV, list_decoding-classical).
+# log2 of the gates of one nearest-neighbour search in dimension b, as a straight line in b. The circuit counts are from
+# Albrecht, Gheorghiu, Postlethwaite and Schanck (ASIACRYPT 2020), with the list decoding that MATZOV corrected and
+# improved ("Report on the Security of LWE: Improved Dual Lattice Attack", 2022, zenodo.org/record/6412487). Slope and
+# intercept are the lattice estimator's fit (estimator/reduction.py, class MATZOV, list_decoding-classical).
 MATZOV_SLOPE, MATZOV_INTERCEPT = 0.29613500308205365, 20.387885985467914
 
 
@@ -124,13 +124,13 @@ Key = tuple[int, int, str, str, str]
 
 
 def reference() -> dict[Key, float]:
-    """The lattice estimator's bits."""
+    """The lattice estimator's bits, by (N, log q, sample, model, attack)."""
     rows = json.loads(REFERENCE.read_text(encoding="utf-8"))["results"]
     return {(r["n"], r["log_q"], r["sample"], r["model"], r["attack"]): r["bits"] for r in rows if "bits" in r}
 
 
 def own_table(known: dict[Key, float], check: bool) -> bool:
-    """Our estimates, and whether each uSVP figure is the lattice estimator's within the tolerance."""
+    """Print our estimates. Returns True if each uSVP figure agrees with the lattice estimator's."""
     agree = True
     print("| set | N | log q | BKZ block | core-SVP | HE standard | MATZOV |")
     print("|---|---|---|---|---|---|---|")
@@ -147,7 +147,7 @@ def own_table(known: dict[Key, float], check: bool) -> bool:
 
 
 def reference_table(known: dict[Key, float]) -> None:
-    """The lattice estimator's figures: each attack under its default model, the cheapest under the others."""
+    """Print the lattice estimator's figures: each attack under the default model, the cheapest under the others."""
     print("| set | N | log q | " + " | ".join(ATTACKS) + " | MATZOV | HE standard | core-SVP |")
     print("|---|---|---|" + "---|" * (len(ATTACKS) + 3))
     for s in SETS:
@@ -160,7 +160,7 @@ def reference_table(known: dict[Key, float]) -> None:
 
 
 def main() -> int:
-    """Print both tables; with --check, 1 where they do not agree."""
+    """Print both tables. With --check, return 1 if they do not agree."""
     parser = argparse.ArgumentParser(description="Security estimates of the parameter sets.")
     parser.add_argument("--check", action="store_true", help="compare uSVP with tools/lattice_estimator.json")
     check: bool = parser.parse_args().check

@@ -1,9 +1,14 @@
-"""Runs the public lattice estimator on every parameter set and brings tools/lattice_estimator.json up to date.
+"""Runs the public lattice estimator on every parameter set and updates tools/lattice_estimator.json.
 
-Needs Sage and a checkout of the estimator, which are no dependencies of Fedcipher. In a virtual environment of their
-own: `pip install passagemath-standard passagemath-symbolics`, `git clone https://github.com/malb/lattice-estimator`,
-then `python tools/lattice_estimator_run.py lattice-estimator`. Figures that the file has are kept when they are of the
-same version; delete it to run all again (half an hour of processor time).
+The program needs Sage and a checkout of the estimator, which Fedcipher does not depend on. Run in a virtual environment
+of their own:
+
+    pip install passagemath-standard passagemath-symbolics
+    git clone https://github.com/malb/lattice-estimator
+    python tools/lattice_estimator_run.py lattice-estimator
+
+Figures in the file are kept if they come from the same version. Delete the file to run all again (half an hour of
+processor time).
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-# (N, log q) and the distributions: `ternary` is bfv, `fhe10` fhe.rs' (pasta-bfv), `error` a secret like bfv's error.
+# (N, log q) and distributions: `ternary` is bfv, `fhe10` is fhe.rs (pasta-bfv), `error` is a secret like bfv's error.
 SMALL = [(n, q, s) for s in ("ternary", "error") for n, q in ((4096, 109), (4096, 106), (2048, 54), (2048, 53))]
 LARGE = [(n, q, "fhe10") for n, q in ((16384, 438), (16384, 432), (16384, 408), (32768, 660))]
 ATTACKS = ("usvp", "dual", "dual_hybrid", "bdd")
@@ -51,7 +56,7 @@ def estimate(estimator_path: str, job: Job) -> dict[str, Any]:
         "dual_hybrid": e.LWE.dual_hybrid,
     }[attack]
     row: dict[str, Any] = {"n": n, "log_q": log_q, "sample": sample, "model": model, "attack": attack}
-    # Unlimited samples; the estimator's dual_hybrid fails on some sets with them, and then gets four for each unknown.
+    # Samples are unlimited. The estimator's dual_hybrid fails on some sets with that, and then gets 4 n samples.
     for samples in (sage.oo, 4 * n):
         parameters = e.LWE.Parameters(n=n, q=sage.ZZ(2) ** log_q, Xs=secret, Xe=error, m=samples)
         try:
@@ -65,13 +70,13 @@ def estimate(estimator_path: str, job: Job) -> dict[str, Any]:
 
 
 def write(head: dict[str, str], rows: dict[Job, dict[str, Any]], order: list[Job]) -> None:
-    """The file, a line a figure."""
+    """Write the file, with a line for each figure."""
     body = ",\n".join("  " + json.dumps(rows[job]) for job in order if job in rows)
     FILE.write_text(json.dumps(head, indent=1)[:-2] + f',\n "results": [\n{body}\n ]\n}}\n', encoding="utf-8")
 
 
 def main() -> None:
-    """Run what is missing; each figure is kept as it comes."""
+    """Run what is missing. Each figure is written as soon as it is there."""
     path = sys.argv[1]
     commit = subprocess.run(["git", "-C", path, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     head = {
@@ -79,7 +84,7 @@ def main() -> None:
         "sage": f"passagemath-standard {importlib.metadata.version('passagemath-standard')}",
         "command": f"python tools/{Path(__file__).name} lattice-estimator",
     }
-    # bdd takes minutes at N = 16384 and above: there under the default model alone, and last.
+    # bdd takes minutes at N = 16384 and above, so there it runs last and under the default model only.
     jobs: list[Job] = [(*s, m, a) for a in ATTACKS[:-1] for m in MODELS for s in SMALL + LARGE]
     jobs += [(*s, m, "bdd") for m in MODELS for s in SMALL]
     jobs += [(*s, "MATZOV", "bdd") for s in LARGE] + [(*s, "MATZOV", "bdd_hybrid") for s in SMALL]

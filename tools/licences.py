@@ -1,8 +1,6 @@
 """Lists every Rust dependency's licence in docs/reference/licences.md.
 
-With ``--check`` it fails where the page is out of date.
-
-Which licences are allowed stands in deny.toml: `make deny`.
+With ``--check``, the program fails if the page is out of date. deny.toml lists the allowed licences (`make deny`).
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "licences.md"
-# The main workspace, and the TFHE baseline, which is built only where it is asked for.
+# The main workspace, and the TFHE baseline, which is only built on request.
 MANIFESTS = (ROOT / "Cargo.toml", ROOT / "crates" / "fedcipher-tfhe" / "Cargo.toml")
 
 
 def crates() -> list[tuple[str, str, str, bool]]:
-    """(name, version, licence, shipped) of every dependency; shipped means not for tests only."""
+    """(name, version, licence, shipped) of every dependency. A crate that only tests use is not shipped."""
     found: dict[tuple[str, str, str], bool] = {}
     for manifest in MANIFESTS:
         for *crate, shipped in workspace(manifest):
@@ -64,7 +62,7 @@ def page(rows: list[tuple[str, str, str, bool]]) -> str:
         "",
         "Patents: an application (US 2025/0358106) covers a form of one-message secure aggregation in which a",
         "client's key travels encrypted under an additively homomorphic public-key scheme. `oneshot` secret-shares",
-        "that key with a committee instead. Whether that makes a difference to the claims nobody here has judged.",
+        "that key with a committee instead. Whether that makes a difference to the claims has not been judged here.",
         "",
         "| crate | version | licence | shipped |",
         "|---|---|---|---|",

@@ -1,7 +1,7 @@
-"""The searches of tools/maude/oneshot.maude: the protocol's find nothing, those without a guard find the attack.
+"""Runs the searches of tools/maude/oneshot.maude. Searches of the protocol find nothing; without a guard, the attack.
 
-`make maude` runs them all, and writes nothing. `--fast` leaves out the slow ones. `--page` puts the table of all into
-docs/evidence/proof.md.
+`make maude` runs all searches, and writes nothing. `--fast` leaves out the slow ones. `--page` writes the table of all
+searches into docs/evidence/proof.md.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "tools" / "maude" / "oneshot.maude"
 PAGE = ROOT / "docs" / "evidence" / "proof.md"
 ABSENT = "maude is not on the PATH: `apt-get install maude` on Debian and Ubuntu, else https://maude.cs.illinois.edu"
-# `*** what it must find[, slow]: why`, then the search.
+# The line above a search: `*** none|attack[, slow]: why`, where the first word is the expected result.
 SEARCH = re.compile(
     r"^\*\*\* (none|attack)(, slow)?: (.+)\n(search \[1\] in (\w+) : start\((.+)\) =>\* attack \.)$", re.M
 )
-LONGEST = 600
+TIMEOUT = 600
 
 
 @dataclass(frozen=True)
 class Search:
-    """One search, and whether it must find the attack."""
+    """One search. ``finds`` is True if the search must find the attack."""
 
     module: str
     start: str
@@ -41,32 +41,32 @@ class Search:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether the attack was found, and how many states were seen."""
+    """The result of a search: attack found or not, and the number of states."""
 
     found: bool
     states: int
 
 
 def model() -> tuple[str, list[Search]]:
-    """The modules, and the searches behind them."""
+    """The text of the modules, and the searches after them."""
     text = MODEL.read_text(encoding="utf-8")
     found = [
         Search(module, start, why, command, finds == "attack", bool(slow))
         for finds, slow, why, command, module, start in SEARCH.findall(text)
     ]
     if len(found) != len(re.findall(r"^search ", text, re.M)):
-        raise ValueError(f"{MODEL}: a search without a line above it that says what it must find")
+        raise ValueError(f"{MODEL}: the line above a search does not name the expected result")
     return text[: text.index(found[0].command)], found
 
 
 def run(modules: str, search: Search) -> Outcome:
-    """What Maude says; an error where it warns, or says neither."""
+    """Run a search with Maude. Raises `RuntimeError` if Maude warns, or reports no result."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "search.maude"
         script.write_text(f"{modules}\nset show timing on .\n{search.command}\nquit\n", encoding="utf-8")
         command = ["maude", "-no-banner", "-batch", "-no-wrap", str(script)]
         done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LONGEST, check=False
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT, check=False
         )
     if done.returncode or "Warning" in done.stdout + done.stderr or "Error" in done.stderr:
         raise RuntimeError(f"{search.command}\n{done.stdout}{done.stderr}")
@@ -78,18 +78,18 @@ def run(modules: str, search: Search) -> Outcome:
 
 
 def row(search: Search, outcome: Outcome) -> str:
-    """A line of the table."""
+    """A row of the table."""
     found = "the attack" if outcome.found else "nothing"
     return f"| `{search.module}` | `{search.start}` | {search.why} | {found} | {outcome.states:,} |"
 
 
 def table(rows: list[str]) -> str:
-    """The table of these lines."""
+    """The table of these rows."""
     return "\n".join(["| module | start | what is looked at | found | states |", "|---|---|---|---|---|", *rows])
 
 
 def written(rows: list[str]) -> None:
-    """Puts the table into docs/evidence/proof.md."""
+    """Write the table into docs/evidence/proof.md."""
     begin, end = "<!-- maude -->", "<!-- /maude -->"
     old = PAGE.read_text(encoding="utf-8")
     made = f"{begin}\n{table(rows)}\n{end}"
@@ -97,10 +97,12 @@ def written(rows: list[str]) -> None:
 
 
 def main() -> int:
-    """Run the searches; 1 where one does not find what it must."""
+    """Run the searches. Returns 1 if a search does not give the expected result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fast", action="store_true", help="without the slow ones")
-    parser.add_argument("--page", action="store_true", help="put the table of all into docs/evidence/proof.md")
+    parser.add_argument("--fast", action="store_true", help="leave out the slow searches")
+    parser.add_argument(
+        "--page", action="store_true", help="write the table of all searches into docs/evidence/proof.md"
+    )
     options = parser.parse_args()
     if shutil.which("maude") is None:
         print(ABSENT, file=sys.stderr)
@@ -116,8 +118,8 @@ def main() -> int:
         if outcome.found != search.finds:
             wrong += 1
             must = "the attack" if search.finds else "nothing"
-            print(f"NOT SO: it must find {must}: {search.command}", file=sys.stderr)
-    print(f"{len(rows)} searches, {wrong} not as they must be; {time.monotonic() - begun:.0f} s")
+            print(f"WRONG: the search must find {must}: {search.command}", file=sys.stderr)
+    print(f"{len(rows)} searches, {wrong} wrong; {time.monotonic() - begun:.0f} s")
     if options.page and not options.fast and not wrong:
         written(rows)
     return min(wrong, 1)

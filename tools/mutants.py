@@ -1,7 +1,7 @@
-"""Breaks one guard of the core at a time and expects the attack tests to notice: `make mutants`.
+"""Removes one guard of the core at a time and expects the attack tests to fail: `make mutants`.
 
-A guard whose absence no test notices is a sentence in the documentation, not a guarantee. Works on a copy of the
-sources; exits non-zero when a mutant survives or no longer applies.
+A guard that no test covers is a sentence in the documentation and not a guarantee. The program works on a copy of the
+sources, and exits non-zero if a mutant survives or no longer applies.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def test_files(*names: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One guard taken out."""
+    """One removed guard: the text ``old`` of ``file`` becomes ``new``."""
 
     what: str
     file: str
     old: str
     new: str
     tests: str = "attacks"
-    """A file of tests, or `--lib` and a filter of those in the sources."""
+    """A test file of the core, or `--lib` and a filter of the tests in the sources."""
 
 
 MUTANTS = (
@@ -215,7 +215,7 @@ MUTANTS = (
         "oneshot",
     ),
     Mutant(
-        "what cannot be carried is allocated",
+        "memory is allocated for more values than a frame can carry",
         CORE + "admission.rs",
         "if layout.elements() as f64 * density / 4.0 > payload_len as f64 {",
         "if false {",
@@ -371,7 +371,7 @@ MUTANTS = (
         "oneshot",
     ),
     Mutant(
-        "whose shares one member calls odd is named",
+        "one member alone can accuse a client of odd shares",
         CORE + "oneshot/aggregate.rs",
         "is_none_or(|odd| odd.len() > most)",
         "is_none_or(|odd| !odd.is_empty())",
@@ -396,7 +396,7 @@ MUTANTS = (
 
 @contextmanager
 def broken(tree: Path, mutant: Mutant) -> Generator[bool]:
-    """Breaks ``tree`` while it lasts; whether the mutant still applies."""
+    """Break ``tree`` inside the context. Yields False if the mutant no longer applies."""
     path = tree / mutant.file
     sound = path.read_text(encoding="utf-8")
     applies = sound.count(mutant.old) == 1
@@ -409,10 +409,10 @@ def broken(tree: Path, mutant: Mutant) -> Generator[bool]:
 
 
 def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool = False) -> int:
-    """Says what became of each mutant as it is known; 1 when one survived or no longer applies.
+    """Print the outcome of each mutant, and write the table of ``command`` (``make X``) in docs/evidence/testing.md.
 
-    The table in docs/evidence/testing.md is that of ``command``, ``make X``. Where ``part`` of them were tried, all of
-    a file or those that were not caught (`chosen`), what it says of the others stays.
+    With ``part``, only some mutants were tried (see `chosen`), and the table's rows of the others stay. Returns 1 if a
+    mutant survived or no longer applies.
     """
     found: list[tuple[Mutant, str]] = []
     for mutant, outcome in outcomes:
@@ -422,7 +422,7 @@ def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool
     print(f"{caught} of {len(found)} mutants caught")
     marker, today = command.removeprefix("make "), str(datetime.date.today())
     rows = _kept(section(marker)) if part else {}
-    # What has moved is tried where it is now.
+    # Rows of files that no longer exist are dropped.
     rows = {file: row for file, row in rows.items() if (ROOT / file).exists()}
     for file in {mutant.file for mutant, _ in found}:
         of_file = {mutant.what: outcome for mutant, outcome in found if mutant.file == file}
@@ -442,9 +442,9 @@ def reported(outcomes: Iterable[tuple[Mutant, str]], command: str, *, part: bool
 
 
 def chosen(mutants: Iterable[Mutant], command: str) -> list[Mutant]:
-    """Those that the command line asks for: of the files that it names, or all.
+    """The mutants that the command line chooses: the mutants of the named files, or all.
 
-    With ``--again`` those that the last run of ``command`` did not catch, by its table.
+    With ``--again``: the mutants that the last run of ``command`` did not catch, by its table.
     """
     words = sys.argv[1:]
     if words == ["--again"]:
@@ -455,7 +455,7 @@ def chosen(mutants: Iterable[Mutant], command: str) -> list[Mutant]:
 
 @dataclass(frozen=True)
 class _Row:
-    """Of a file: how many mutants were tried, what became of those that were not caught, and when."""
+    """A row for a file: the number of mutants tried, the outcomes of those not caught, and the date."""
 
     tried: int
     left: dict[str, str]
@@ -474,9 +474,9 @@ def _kept(text: str) -> dict[str, _Row]:
 
 
 def copied(scratch: Path, *more: str) -> Path:
-    """A copy of the tree in ``scratch`` to break, without what is built and ``more``.
+    """Copy the tree into ``scratch``, without build outputs and ``more``.
 
-    With new times: cargo would take what the last mutant was compiled to for up to date.
+    The files get new times. Otherwise cargo would reuse the program of the last mutant.
     """
     ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "results", *more)
     return shutil.copytree(ROOT, scratch / "tree", ignore=ignored, copy_function=shutil.copy)
@@ -486,7 +486,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
         copy = copied(Path(scratch))
         environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants")}
-        # Enough that no mutant lives by chance.
+        # Enough tries that no mutant survives by chance.
         environment["FEDCIPHER_ATTACK_TRIES"] = "5000"
 
         def passes(tests: str) -> bool:

@@ -1,8 +1,9 @@
-"""Mutants that cargo-mutants makes of the core's guards, against the core's own tests: `make mutants-core`.
+"""Runs cargo-mutants on the core's guards, against the core's own tests: `make mutants-core`.
 
-Every function's result replaced, every comparison and operator exchanged, in the files that decide what is added,
-opened and asked for. There are some hundreds, of ten seconds each: ``MUTANTS="--shard 0/5"`` tries a fifth of them, and
-``MUTANTS=--iterate`` those of the last run again that were not caught.
+cargo-mutants replaces every function's result, and exchanges every comparison and operator, in the files that decide
+what is added, decrypted and requested. There are some hundreds of mutants, of ten seconds each.
+``MUTANTS="--shard 0/5"`` tries a fifth of them. ``MUTANTS=--iterate`` tries the ones again that the last run did not
+catch.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ COMMAND = [
     *(word for file in FILES for word in ("--file", CORE + file)),
 ]
 OUT = ROOT / "target"
-# Some loops do not end without their guard; what is unbroken takes a tenth of it, more on a busy machine.
+# Without their guard, some loops do not end. The tests of unbroken code take a tenth of this time, more on a busy
+# machine.
 LIMITS = ("--minimum-test-timeout", "120", "--build-timeout", "1800")
 
 
-# What does not compile, of this run and of those before that it goes on from.
+# The mutants that do not compile: of this run, and of the runs before that this one continues.
 UNVIABLE = OUT / "mutants.unviable"
 FOUND = {"caught.txt": CAUGHT, "timeout.txt": CAUGHT, "previously_caught.txt": CAUGHT, "missed.txt": SURVIVED}
 
@@ -38,7 +40,7 @@ def lines(path: Path) -> list[str]:
 
 
 def outcomes(folder: Path) -> Iterator[tuple[Mutant, str]]:
-    """What cargo-mutants has written down of mutants that there are now; what does not compile is none."""
+    """The outcomes in cargo-mutants' files for mutants that exist now. A mutant that does not compile is left out."""
     listed = subprocess.run([*COMMAND, "--list"], cwd=ROOT, check=True, capture_output=True, text=True)
     there = set(listed.stdout.splitlines())
     none = {*lines(folder / "unviable.txt"), *lines(UNVIABLE)}
@@ -51,12 +53,12 @@ def outcomes(folder: Path) -> Iterator[tuple[Mutant, str]]:
 
 
 def main() -> int:
-    """With the command line's words for cargo-mutants."""
+    """Run cargo-mutants with the words of the command line."""
     if "--iterate" not in sys.argv:
         UNVIABLE.unlink(missing_ok=True)
     command = [*COMMAND, *LIMITS, "--output", str(OUT)]
     done = subprocess.run([*command, *sys.argv[1:], "--", "--lib", "--tests"], cwd=ROOT, check=False)
-    # 2 and 3: some were missed, or took too long.
+    # Exit codes 2 and 3 mean that some mutants were missed or took too long.
     if done.returncode not in (0, 2, 3):
         return done.returncode
     return reported(outcomes(OUT / "mutants.out"), "make mutants-core")

@@ -1,7 +1,8 @@
-"""Takes out one guard of the engine or the key authority at a time: `make mutants-engine`.
+"""Removes one guard of the engine or the key authority at a time: `make mutants-engine`.
 
-Their unit tests and the tests that start both programs must notice. Works on a copy of the sources and an environment
-of links to this one with the broken programs in it; exits non-zero when a mutant survives or no longer applies.
+Their unit tests, or the tests that start both programs, must fail. The program works on a copy of the sources, and on
+an environment of links to this one that holds the broken programs. It exits non-zero if a mutant survives or no longer
+applies.
 """
 
 from __future__ import annotations
@@ -103,13 +104,13 @@ MUTANTS = (
     engine("connection_limiter", "one peer has all places", "(own < most.div_ceil(2) ||", "(true ||"),
     engine(
         "connection_limiter",
-        "who is silent keeps a full engine's places",
+        "a silent connection keeps its place in a full engine",
         "(open.all.len() < most || open.make_room(None))",
         "open.all.len() < most",
     ),
     engine(
         "connection_limiter",
-        "who is silent stays",
+        "a silent connection stays open",
         "} else if until.as_mut().poll(cx).is_ready() {",
         "} else if until.as_mut().poll(cx).is_ready() && false {",
     ),
@@ -212,7 +213,7 @@ MUTANTS = (
 
 
 def environment(folder: Path) -> Path:
-    """This environment by links, for programs of its own; its Python."""
+    """Make an environment in ``folder`` by links to this one, without the programs. Returns its Python."""
     real = ROOT / ".venv"
     programs = folder / "bin"
     programs.mkdir(parents=True)
@@ -227,25 +228,25 @@ def environment(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Command line: the files to try, all by default, or ``--again``: what was not caught the last time."""
+    """Try the mutants of the files on the command line, or all. ``--again`` tries those that were not caught before."""
     wanted = chosen(MUTANTS, COMMAND)
     target = ROOT / "target" / "mutants"
     build = ("build", "--quiet", "--package", "fedcipher-engine", "--bins")
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
         copy = copied(Path(scratch), "fuzz", "dist")
         python = environment(copy / ".venv")
-        asked = (python, "-m", "pytest", "-x", "-q", "-n", "4", "-p", "no:cacheprovider", *TESTS)
-        told = {**os.environ, "CARGO_TARGET_DIR": str(target)}
+        pytest = (python, "-m", "pytest", "-x", "-q", "-n", "4", "-p", "no:cacheprovider", *TESTS)
+        settings = {**os.environ, "CARGO_TARGET_DIR": str(target)}
 
         def works(*command: str | Path) -> bool:
-            return subprocess.run(command, cwd=copy, env=told, capture_output=True, check=False).returncode == 0
+            return subprocess.run(command, cwd=copy, env=settings, capture_output=True, check=False).returncode == 0
 
         def passes() -> bool:
             if not works("cargo", *build):
                 raise SystemExit("a mutant does not compile")
             for program in PROGRAMS:
                 shutil.copy(target / "debug" / program, python.parent)
-            return works("cargo", "test", "--quiet", "--package", "fedcipher-engine") and works(*asked)
+            return works("cargo", "test", "--quiet", "--package", "fedcipher-engine") and works(*pytest)
 
         if not passes():
             print("the tests fail without any mutant")

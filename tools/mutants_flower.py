@@ -1,7 +1,7 @@
-"""Takes out one check of the Flower layer at a time and expects its tests to notice: `make mutants-flower`.
+"""Removes one check of the Flower layer at a time and expects its tests to fail: `make mutants-flower`.
 
-Works on a copy of the Python sources with this environment's native module; exits non-zero when a mutant survives or no
-longer applies. Names on the command line choose files: ``client outgoing``.
+The program works on a copy of the Python sources with this environment's native module. It exits non-zero if a mutant
+survives or no longer applies. Names on the command line choose files: ``client outgoing``.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ TESTS = test_files(
 )
 SOURCES = ("python/fedcipher/adapters/flower", "python/fedcipher/federation")
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider")
-LONGEST = 1800
-# What takes seconds to import, and starts no threads by being imported.
+TIMEOUT = 1800
+# Modules that take seconds to import, and that start no threads when imported.
 IMPORTED = ("flwr.app", "flwr.clientapp", "flwr.serverapp.strategy", "flwr.simulation", "jax")
 COMMAND = "make mutants-flower"
 
@@ -130,7 +130,7 @@ MUTANTS = (
     ),
     python(
         "federation/server/intake",
-        "who is left out is not sent everything again",
+        "a client that was left out does not get everything again",
         "            self._run.model.forget(node)\n",
         "            pass\n",
     ),
@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     python(
         "adapters/flower/polling",
-        "what the SuperLink answers for a node is its own",
+        "an answer of the SuperLink counts as the node's own",
         '    reply.metadata.__dict__["_src_node_id"] = node\n',
         "",
     ),
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     python(
         "federation/client/session",
-        "nobody compares what an app is told with the charter",
+        "the input of an app is not compared with the charter",
         "        check_app_inputs(message.content, charter, purpose, settings.index, "
         "without=frozenset([charter.record, CONFIG]))\n",
         "",
@@ -283,7 +283,7 @@ MUTANTS = (
     python("federation/client/model", "a position is evaluated twice", "if position in evaluated:", "if False:"),
     python(
         "federation/client/model",
-        "what an update lost to NaN is no number",
+        "the loss of an update with NaN is not a number",
         "        if any(odd):\n",
         "        if False:\n",
     ),
@@ -403,7 +403,7 @@ MUTANTS = (
     python("federation/policy", "coordinates of each client", "(coordinates and not self.per_client_top,", "(False,"),
     python(
         "federation/policy",
-        "anybody's signature",
+        "any signature is accepted",
         "_native.charter_signature_holds(base64.b64decode(key), charter.digest, signature)",
         "True",
     ),
@@ -489,7 +489,7 @@ MUTANTS = (
     ),
     python(
         "federation/coding",
-        "what is beyond a range is lost",
+        "values beyond a range are lost",
         "        if over is not None:\n            over = kernels.multiplied(over, self.scales[t])\n",
         "        over = None\n",
     ),
@@ -507,7 +507,7 @@ MUTANTS = (
     ),
     python(
         "federation/coding",
-        "what stood still is not rotated",
+        "an array that did not move is not rotated",
         "peak <= most else 1 if moved else 2",
         "peak <= most or not moved else 1",
     ),
@@ -522,7 +522,7 @@ MUTANTS = (
     ),
     python(
         "federation/client/clip_feedback",
-        "what waits is gone when a round is asked for again",
+        "a waiting answer is lost when a round is asked for again",
         "            self._save(ready, made)\n",
         "            self._save(None, made)\n",
     ),
@@ -530,7 +530,7 @@ MUTANTS = (
 
 
 class Recorder:
-    """What of the sources each test has run, and how long it took: a plug-in of pytest."""
+    """A plug-in of pytest that records the lines each test runs, and the seconds each test takes."""
 
     def __init__(self, tree: Path) -> None:
         self._coverage = coverage.Coverage(data_file=None, source=[str(tree / folder) for folder in SOURCES])
@@ -545,7 +545,7 @@ class Recorder:
         return outcome
 
     def run(self, into: Path) -> int:
-        """Runs all tests; tests by file and line go into ``into``, those of a line that an import runs without any."""
+        """Run all tests. Writes the tests by file and line into ``into``; a line that runs at import has no tests."""
         self._coverage.start()
         status = pytest.main([*OPTIONS, *TESTS], plugins=[self])
         self._coverage.stop()
@@ -556,7 +556,7 @@ class Recorder:
 
 
 class Tests:
-    """Which tests can notice a mutant, the quickest first."""
+    """Finds the tests that can notice a mutant, the quickest first."""
 
     def __init__(self, recorded: Path) -> None:
         found = json.loads(recorded.read_text())
@@ -564,7 +564,7 @@ class Tests:
         self._seconds: dict[str, float] = found["seconds"]
 
     def of(self, tree: Path, mutant: Mutant) -> list[str]:
-        """Those that run its lines; all of them where one of its lines runs at import."""
+        """The tests that run the mutant's lines; all tests if one of the lines runs at import."""
         text = (tree / mutant.file).read_text(encoding="utf-8")
         first = text[: text.index(mutant.old)].count("\n") + 1
         lines = self._lines.get(Path(mutant.file).name, {})
@@ -576,17 +576,20 @@ class Tests:
 
 
 def in_fork(tree: Path, work: Callable[[], int]) -> int:
-    """The status of ``work`` with the sources of ``tree``: what this process has imported costs seconds anew."""
+    """Run ``work`` in a fork with the sources of ``tree``, and return its status.
+
+    The fork keeps this process's imports, which take seconds.
+    """
     if (child := os.fork()) == 0:
         os.chdir(tree)
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
-        # Also of what the tests start.
+        # The processes that tests start use the tree's sources too.
         os.environ["PYTHONPATH"] = str(tree / "python")
         sys.path[:0] = [str(tree / "python")]
-        # A mutant that never ends is noticed too.
-        faulthandler.dump_traceback_later(LONGEST, exit=True)
+        # A mutant that never ends fails too.
+        faulthandler.dump_traceback_later(TIMEOUT, exit=True)
         os._exit(work())
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -594,7 +597,7 @@ def in_fork(tree: Path, work: Callable[[], int]) -> int:
 def try_all(
     tree: Path, tests: Tests, mutants: Queue[Mutant | None], outcomes: Queue[tuple[Mutant, str] | None]
 ) -> None:
-    """A process with sources of its own."""
+    """Try mutants from a queue, in a process with its own copy of the sources."""
     for module in IMPORTED:
         importlib.import_module(module)
     while (mutant := mutants.get()) is not None:
@@ -607,7 +610,7 @@ def try_all(
 
 
 def main() -> int:
-    """Command line."""
+    """Try the mutants of the files on the command line, or all."""
     wanted = chosen(MUTANTS, COMMAND)
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -617,7 +620,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fedcipher-mutants-") as scratch:
         if (ROOT.parent / "shared").is_dir():
             (Path(scratch) / "shared").symlink_to(ROOT.parent / "shared")
-        # Half of what a test does is wait.
+        # A test waits half of its time, so there are two trees for each processor.
         trees = [Path(scratch) / f"main-{k}" for k in range(2 * (os.cpu_count() or 1))]
         for tree in trees:
             ignored = shutil.ignore_patterns("target", ".venv", ".git", "runs", "fuzz", "crates", "dist")

@@ -1,4 +1,4 @@
-"""A campaign's table in the documentation."""
+"""Reads and writes a campaign's table in the documentation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "evidence" / "testing.md"
 
 
 def section(marker: str) -> str:
-    """What stands between the two comments named ``marker`` of docs/evidence/testing.md."""
+    """The text between the two comments named ``marker`` of docs/evidence/testing.md."""
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     return PAGE.read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
 
 
 def written(command: str, text: str, marker: str, page: Path = PAGE) -> None:
-    """Puts ``text``, the command that made it and the date between the two comments named ``marker`` of ``page``."""
+    """Write ``text``, its command and the date between the two comments named ``marker`` of ``page``."""
     begin, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
     made = f"{begin}\n\nWritten by {command} on {datetime.date.today()}.\n\n{text}\n\n{end}"
     old = page.read_text(encoding="utf-8")

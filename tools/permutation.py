@@ -1,4 +1,4 @@
-"""Sparse FLASHE's secret permutation a second time, with another library's AES: known answers of `flashe/sparse.rs`."""
+"""Prints the known answers of `flashe/sparse.rs`: sparse FLASHE's secret permutation, with another library's AES."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def words(key: bytes, number: int) -> Iterator[int]:
 
 
 def below(stream: Iterator[int], bound: int) -> int:
-    """Uniform in ``range(bound)``."""
+    """A uniform number in ``range(bound)``."""
     while True:
         product = next(stream) * bound
         if product % 2**64 >= 2**64 % bound:
@@ -27,7 +27,7 @@ def below(stream: Iterator[int], bound: int) -> int:
 
 
 def shuffled(elements: list[int], stream: Iterator[int]) -> list[int]:
-    """Fisher-Yates, or as many parts as a byte names and then each of them."""
+    """Shuffle by Fisher-Yates. A longer list is first split into 256 parts by random bytes."""
     if len(elements) <= IN_CACHE:
         for i in range(len(elements) - 1, 0, -1):
             other = below(stream, i + 1)

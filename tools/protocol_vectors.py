@@ -1,11 +1,11 @@
-"""Vectors of docs/reference/protocol.md, "`oneshot` in bytes": a round of which every frame follows from seeds.
+"""Makes the vectors of docs/reference/protocol.md, "`oneshot` in bytes": a round whose frames all follow from seeds.
 
 python tools/protocol_vectors.py           writes tests/vectors/oneshot.json
-python tools/protocol_vectors.py --check   makes them again, and says whether they are the same
+python tools/protocol_vectors.py --check   makes the vectors again, and compares them with the file
 
-They are made by the second implementation of tests/, with kyber-py and dilithium-py, whose random bytes can be chosen.
-The product draws from the operating system, so it makes no vectors. It reads these in
-`tests/schemes/test_protocol_second.py`.
+The vectors come from the second implementation in tests/, with kyber-py and dilithium-py, whose random bytes can be
+chosen. The product draws from the operating system, so it cannot make vectors. In
+tests/schemes/test_protocol_second.py it reads them.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ PARAMS = {
 }
 SPEC = {"scheme": "oneshot", "params": PARAMS, "codec": {"bits": 12}}
 ROLES = [3, 7, 1, 2, 6]
-"""Of parties 10, 20, ...: three clients, four members, two readers."""
+"""The roles of parties 10, 20, ...: three clients, four members, two readers."""
 ROUND, MODEL, MEMORY, BOUND = 9, b"the model", b"\1the memory", b"the bound"
 TENSORS = ((1, 12, 1.0, (2, 150)), (1, 12, 1.0, (7,)), (12, 2, 1.0, (5,)))
 
 
 class Noted(b.Identity):
-    """Keeps what it signs."""
+    """An identity that records the messages it signs."""
 
     def __init__(self, secret: bytes, chance: b.Seeded, said: list[dict[str, Any]], number: int) -> None:
         super().__init__(secret, chance)
         self._said, self._number = said, number
 
     def sign(self, purpose: str, message: bytes) -> bytes:
-        """As an identity, and notes the message."""
+        """Sign like an identity, and record the message."""
         self._said.append({"party": self._number, "purpose": purpose, "message": message})
         return super().sign(purpose, message)
 
@@ -63,7 +63,7 @@ def chance(what: str) -> b.Seeded:
 
 
 class Round:
-    """All parties, and what they make."""
+    """All parties of the round, and their frames."""
 
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
@@ -126,12 +126,12 @@ class Round:
         requests = server.requests()
         for number, frame in requests.items():
             server.answer(self.note(what[1], number, self.members[number].answer(frame)))
-        # Proposals are the same for all; requests differ in the length of shares.
+        # All members get the same proposal. Requests differ in the length of shares.
         for number in {"proposal": [10], "request": [10, 50]}[what[0]]:
             self.note(what[0], number, requests[number])
 
     def complaint(self, clients: list[int], prekeys: list[bytes], spoilt: bytes) -> None:
-        """The last client seals to the second member what is no share; this is a server that was sent that update."""
+        """The last client sends the second member a false share. This server has got that update."""
         server, frames = ref.Server(self.place, ROUND), self.found("update")[:-1]
         server.take_prekeys(prekeys)
         for frame in [*frames, self.note("spoilt update", clients[-1], spoilt)]:
@@ -147,7 +147,7 @@ class Round:
         return [one["frame"] for one in self.frames if one["what"] == what]
 
     def shares(self, server: ref.Server, secrets: dict[int, bytes]) -> Any:
-        """Of each client and member, all that a share is made of."""
+        """All values that make up each share, by client and member."""
         context = server._context()
         for client, kept in server.kept.items():
             for share, member in zip(kept.shares, self.place.roster.members(), strict=True):
@@ -206,7 +206,7 @@ class Round:
 
 
 def plain(value: Any) -> Any:
-    """As JSON: bytes in base64, numbers beyond 2^53 in decimal digits."""
+    """A value as JSON: bytes in base64, numbers beyond 2^53 as decimal digits."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
@@ -228,14 +228,14 @@ def lines(value: dict[str, Any]) -> str:
 
 
 def made() -> str:
-    """All vectors, as the file has them."""
+    """The text of the file with all vectors."""
     return lines(plain(Round().run()))
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         same = PATH.read_text() == made()
-        print(f"{PATH.relative_to(ROOT)} {'is what its seeds give' if same else 'is not what its seeds give'}")
+        print(f"{PATH.relative_to(ROOT)} {'agrees' if same else 'does not agree'} with its seeds")
         sys.exit(not same)
     PATH.parent.mkdir(exist_ok=True)
     PATH.write_text(made())

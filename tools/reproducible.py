@@ -20,22 +20,22 @@ from io import BytesIO
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Folders of different lengths: a path that is left in a file moves what follows it.
+# The folders have different lengths, so that a path left in a file moves the bytes after it.
 PLACES = (("one", "cargo", "UTC"), ("another/folder", "another-cargo", "Asia/Kathmandu"))
 
 
 def main() -> int:
-    """0 if both wheels are the same."""
+    """Build or read two wheels. Returns 0 if they are equal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheels", nargs="*", type=Path, help="two wheels to compare; none are built")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment with maturin")
-    parser.add_argument("--target", help="a target and its platform tag, as the Makefile's WHEELS")
+    parser.add_argument("--target", help="a target and its platform tag, like in the Makefile's WHEELS")
     arguments = parser.parse_args()
     if arguments.wheels:
         first, second = arguments.wheels
         return report(first, second)
     with tempfile.TemporaryDirectory(prefix="fedcipher-wheels-") as scratch:
-        # Both of one commit, though somebody commits meanwhile.
+        # Both builds use one commit, even if another commit is made meanwhile.
         made = {"commit": git("rev-parse", "HEAD").decode().strip(), "target": arguments.target}
         return report(*(built(Path(scratch), *place, arguments.venv.absolute(), **made) for place in PLACES))
 
@@ -45,7 +45,7 @@ def git(*words: str) -> bytes:
 
 
 def built(scratch: Path, folder: str, cargo_home: str, zone: str, venv: Path, *, commit: str, target: str) -> Path:
-    """The wheel of ``commit``, made in ``scratch/folder`` by the ordinary `make wheels`."""
+    """Build the wheel of ``commit`` in ``scratch/folder`` with `make wheels`."""
     source = scratch / folder
     archive = git("archive", commit)
     with tarfile.open(fileobj=BytesIO(archive)) as files:
@@ -53,7 +53,7 @@ def built(scratch: Path, folder: str, cargo_home: str, zone: str, venv: Path, *,
     # The same downloads under another path.
     home = scratch / cargo_home
     home.symlink_to(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
-    # A build whose variables come from an outer make would take its targets too.
+    # With variables of an outer make, the build would also run the targets of that make.
     outer = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CARGO_TARGET_DIR"}
     environment = {name: value for name, value in os.environ.items() if name not in outer}
     date = git("log", "-1", "--format=%ct", commit).decode().strip()
@@ -67,7 +67,7 @@ def built(scratch: Path, folder: str, cargo_home: str, zone: str, venv: Path, *,
 
 
 def report(first: Path, second: Path) -> int:
-    """Prints both digests, and where the wheels differ."""
+    """Print both digests, and the differences of the wheels."""
     for wheel in (first, second):
         print(hashlib.sha256(wheel.read_bytes()).hexdigest(), wheel.name)
     if first.read_bytes() == second.read_bytes():
@@ -80,7 +80,7 @@ def report(first: Path, second: Path) -> int:
 
 
 def differences(first: Path, second: Path) -> Iterator[str]:
-    """A sentence for each file of the wheels that is not the same in both."""
+    """A sentence for each file that differs between the wheels."""
     with zipfile.ZipFile(first) as one, zipfile.ZipFile(second) as other:
         names = [set(wheel.namelist()) for wheel in (one, other)]
         for name in sorted(names[0] ^ names[1]):
@@ -100,7 +100,7 @@ def described(member: zipfile.ZipInfo) -> tuple[object, ...]:
 
 
 def around(first: bytes, second: bytes, context: int = 60) -> str:
-    """The first place where two files differ, with what stands there."""
+    """The first place where two files differ, with the bytes around it."""
     pairs = zip(first, second, strict=False)
     place = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
     cut = slice(max(0, place - context), place + context)

@@ -1,8 +1,8 @@
-"""The pictures of report and dashboard in the documentation: a training of 12 clients, as `make demo` runs it.
+"""Takes the documentation's pictures of report and dashboard, from a training of 12 clients like in `make demo`.
 
     python tools/screenshots.py
 
-Writes docs/images/. Needs Chromium, and playwright and pillow.
+Writes docs/images/. Needs Chromium, playwright and pillow.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 TRAINING = ["--scheme", "bfv", "--dataset", "digits", "--clients", "12", "--rounds", "10", "--compare", "plain"]
 SHOWN_ROUNDS = 6
-"""The dashboard is taken when so many rounds of the training have ended."""
+"""The picture of the dashboard is taken after this many rounds."""
 
 
 def take(browser: Browser, address: str, name: str, scheme: str, ready: str) -> None:
-    """A picture of the first screen of a page, in as few colours as it needs, once it has the text ``ready``."""
+    """Take a picture of the first screen of a page, in 128 colours, when the page has the text ``ready``."""
     page = browser.new_page(viewport={"width": 1280, "height": 980}, color_scheme=scheme)
     page.goto(address)
     page.get_by_text(ready).first.wait_for(timeout=300_000)
@@ -33,12 +33,12 @@ def take(browser: Browser, address: str, name: str, scheme: str, ready: str) -> 
     page.screenshot(path=path)
     page.close()
     Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
-    if path.stat().st_size > MOST_BYTES:
-        raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {MOST_BYTES}: take fewer colours")
+    if path.stat().st_size > MAX_BYTES:
+        raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {MAX_BYTES}: take fewer colours")
 
 
 def main() -> None:
-    """Train, and look at it."""
+    """Train, and take the pictures."""
     IMAGES.mkdir(exist_ok=True)
     command = [sys.executable, "-u", "-m", "fedcipher.cli", "train", "--dashboard", *TRAINING, "--out", "runs/demo"]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:

@@ -1,7 +1,7 @@
-"""mkdocs' hook: pages are written for a reader of the repository, and their links are made to fit the site.
+"""A hook of mkdocs. Pages have links for readers of the repository; the hook changes the links to fit the site.
 
-README.md is the start page, and each example's README a page. A link to a folder of results leads to its report, and
-a link to a source file to a copy of that file in the site.
+README.md becomes the start page, and each example's README becomes a page. A link to a folder of results leads to its
+report. A link to a source file leads to a copy of that file in the site.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = "research/results"
 _LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
-# Shown as a reader's browser would show them: as text.
+# The folder of copied sources, which browsers show as text.
 _SOURCES = "source"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that lie outside docs/."""
+    """Add the pages outside docs/."""
     pages = {"index.md": ROOT / "README.md"}
     pages |= {f"examples/{path.parent.name}.md": path for path in sorted(ROOT.glob("examples/*/README.md"))}
     for path in sorted((ROOT / RESULTS).rglob("*")):
@@ -43,26 +43,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fits the links of a page of docs/."""
+    """Change the links of a page of docs/."""
     if page.file.generated_by is not None:
         return markdown
     return _relinked(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
 
 
 def _copied(source: str) -> str:
-    # mkdocs, like many a web server, leaves out whatever begins with a dot.
+    # mkdocs and many web servers leave out names that begin with a dot.
     return f"{_SOURCES}/{source.lstrip('.')}.txt"
 
 
 def _source(page: str, target: str) -> str | None:
-    """The file of the repository behind a link of ``page``, if it is not one of the site's own."""
+    """The repository's file behind a link of ``page``; None if the target is part of the site."""
     there = normpath(f"{PurePosixPath(page).parent}/{target}")
     inside = there.startswith("docs/") or there in ("README.md", "docs") or there.startswith("examples/")
     return None if inside or not (ROOT / there).is_file() else there
 
 
 def _relinked(text: str, page: str, name: str) -> str:
-    """``text`` of the repository's file ``page``, to stand in the site as ``name``."""
+    """The text of the repository's file ``page``, with links for the site's page ``name``."""
 
     def fitted(match: re.Match[str]) -> str:
         return match[1] + _fitted(match[2], page, name)

@@ -1,9 +1,9 @@
 # pyright: basic
-"""Which share of a common coordinate set should be where the last aggregate is largest?
+"""Measures the share of a common coordinate set that should be taken where the last aggregate is largest.
 
-Federated training in the clear, MNIST or digits, with error feedback and the codec's clip ranges as `Codec(top=...)`
-has them: accuracy after the last round, for several shares and seeds; `--mode client` for each client's own choice
-(FLASHE algorithm 1), to compare with. Prints one line a share.
+The program trains without encryption on MNIST or digits, with error feedback and the clip ranges of `Codec(top=...)`.
+It prints a line for each share, with the accuracy after the last round for each seed. With `--mode client`, each client
+chooses its own coordinates (FLASHE algorithm 1), for comparison.
 
     python tools/sparse_share.py --data-dir ../shared/data/mnist --top 0.1 --shares 0,0.25,0.5,0.75 --seeds 0,1
 """
@@ -29,7 +29,7 @@ def count_of(size: int, top: float) -> int:
 def common(
     sizes: list[int], reference: list[Array] | None, rng: np.random.Generator, top: float, share: float
 ) -> list[Array]:
-    """One mask a tensor: `crates/fedcipher-core/src/sparse.rs` with another share."""
+    """A mask for each tensor, like in `crates/fedcipher-core/src/sparse.rs` with another share."""
     masks = []
     for k, size in enumerate(sizes):
         count, mask = count_of(size, top), np.zeros(size, bool)
@@ -43,7 +43,7 @@ def common(
 
 
 def cycle(sizes: list[int], number: int, seed: int, top: float) -> list[Array]:
-    """Every coordinate once in 1 / top rounds, in a random order."""
+    """Masks that take every coordinate once in 1 / top rounds, in a random order."""
     masks = []
     for size in sizes:
         count, mask = count_of(size, top), np.zeros(size, bool)
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--shares", default="0,0.25,0.5,0.75")
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--decay", type=float, default=1.0, help="what is kept of the error feedback a round")
+    parser.add_argument("--decay", type=float, default=1.0, help="factor of the error feedback in each round")
     parser.add_argument("--mode", default="common", choices=["common", "cycle", "client"])
     options = parser.parse_args()
     others: dict[str, list[str | None]] = {"client": [None], "cycle": ["cycle"]}

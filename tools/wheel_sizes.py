@@ -1,6 +1,6 @@
-"""What each wheel of a folder consists of, in MB as packed: ``wheel_sizes.py dist``.
+"""Prints the packed size of each part of the wheels in a folder, in MB: ``wheel_sizes.py dist``.
 
-It prints the table of docs/contributor/release.md.
+The output is the table of docs/contributor/release.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PARTS = ("native module", "programs", "Python and lists")
 
 
 def main() -> int:
-    """A row for each wheel."""
+    """Print a row for each wheel."""
     print("| wheel | " + " | ".join(PARTS) + " | whole, MB |")
     print("|---" * (len(PARTS) + 2) + "|")
     for wheel in sorted(Path(sys.argv[1]).rglob("*.whl")):
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def part(name: str) -> str:
-    """Which of `PARTS` a file of a wheel belongs to."""
+    """The one of `PARTS` to which a file of a wheel belongs."""
     if ".data/scripts/" in name:
         return PARTS[1]
     return PARTS[0] if "/_native." in name else PARTS[2]

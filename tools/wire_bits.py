@@ -1,7 +1,4 @@
-"""Prints levels and lanes of few bits, and what `bfv` sends for one value.
-
-These are the tables of docs/reference/parameters.md.
-"""
+"""Prints the tables of docs/reference/parameters.md: levels and lanes of few bits, and bits of a value under `bfv`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import fedcipher
 
 
 def main() -> None:
-    """Print the table."""
+    """Print both tables."""
     print("| bits | clients | lane | values below zero | values of the bits alone |")
     print("|---|---|---|---|---|")
     for bits in (3, 4, 6, 8):

@@ -1,5 +1,5 @@
-//! The targets, one function each: a panic, a sum that is not true, or more memory or time than a frame is worth is a
-//! finding. `fuzz/targets` has a program for each; `add` and `open` are tried under every variant.
+//! The fuzz targets, one function each. A finding is a panic, a wrong sum, or more memory or time than a frame may cost.
+//! `fuzz/targets` has a program for each target; `add` and `open` run under every variant.
 
 use crate::{AGREED, COMMITTEE, Frames, NUMBER, Round, SPARSE, of, quick};
 use fedcipher_core::codec::Layout;
@@ -61,8 +61,8 @@ const SEEDS: &[(&str, Seeds)] = &[
     }),
 ];
 
-/// Makes what the tries of `target` start from, so that none of them is charged for it; writes its first corpus into
-/// the folder that the environment names, if it does: `tools/fuzz.py`.
+/// Makes the rounds from which the tries of `target` start, so that their cost is not counted as a try's. If
+/// `FEDCIPHER_SEEDS` names a folder (`tools/fuzz.py` sets it), writes the target's first corpus there.
 pub fn begin(target: &str) {
     let (_, seeds) = SEEDS.iter().find(|(name, _)| *name == target).unwrap();
     let seeds = seeds();
@@ -104,7 +104,7 @@ fn device() -> Subject {
     Subject::new(Role::Device, "nic-1")
 }
 
-/// A private folder of this process, empty.
+/// An empty, private folder of this process.
 fn folder() -> PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     let place = PLACE.get_or_init(|| tempfile::tempdir().unwrap().keep());
@@ -118,7 +118,7 @@ pub fn frame(data: &[u8]) {
     if let Ok(found) = wire::parse(data) {
         assert_eq!(found.header.frame(found.payload), data);
     }
-    // Without the checksum, which a fuzzer does not guess.
+    // The bytes with a right checksum, because a fuzzer does not guess one.
     let _ = wire::parse(&wire::append_checksum(data.to_vec()));
     let _ = wire::parse_head(data);
 }
@@ -132,7 +132,7 @@ pub fn layout(data: &[u8]) {
     }
 }
 
-/// A key that parses is used: whoever has been handed a bad one hears of it.
+/// A key that parses is used. A user of a bad key must get an error, not a panic.
 pub fn keys(data: &[u8]) {
     for name in ["flashe", COMMITTEE] {
         let frame = Frames::of(of(name)).frame(data);
@@ -167,7 +167,7 @@ pub fn spec(data: &[u8]) {
     }
 }
 
-/// What the server tells clients before a round.
+/// The round plan, which the server sends to clients before a round.
 pub fn plan(data: &[u8]) {
     for round in quick() {
         let mut encryptor = round.scheme.encryptor(&round.keys.clients[0], None).unwrap();
@@ -175,7 +175,7 @@ pub fn plan(data: &[u8]) {
     }
 }
 
-/// Error feedback that comes back from where the app has kept it.
+/// The state of error feedback, which an app stores and gives back.
 pub fn state(data: &[u8]) {
     let round = of(SPARSE);
     let mut encryptor = round.scheme.encryptor(&round.keys.clients[0], None).unwrap();
@@ -185,7 +185,7 @@ pub fn state(data: &[u8]) {
     }
 }
 
-/// A state folder of one file's first bytes changed: what is opened of it is right or refused.
+/// A state folder with changed bytes in one file. Opening the folder must give correct ledgers or an error.
 pub fn ledger(data: &[u8]) {
     let (round, state) = (of("flashe"), folder());
     let key = &round.keys.clients[0];
@@ -235,13 +235,13 @@ pub fn request(data: &[u8]) {
     if frame != *honest
         && let Ok(answer) = answered
     {
-        // Nothing else is signed by the clients; that a share is none of theirs may be said of it.
+        // The clients signed no other request. A member may only complain that a share in it is false.
         let kind = wire::parse(&answer).unwrap().header.kind;
-        assert_eq!(kind, wire::Kind::Complaint, "a member answered what no client has signed");
+        assert_eq!(kind, wire::Kind::Complaint, "a member answered a request that no client has signed");
     }
 }
 
-/// An aggregator that was given an answer of the fuzzer's and those of all members.
+/// An aggregator that got an answer made by the fuzzer, and the answers of all members.
 fn among_answers(round: &Round, data: &[u8]) -> Box<dyn Aggregator> {
     let mut aggregator = round.added();
     let requests = aggregator.requests().unwrap();
@@ -255,7 +255,7 @@ fn among_answers(round: &Round, data: &[u8]) -> Box<dyn Aggregator> {
 pub fn answer(data: &[u8]) {
     let round = of(COMMITTEE);
     let mut aggregator = among_answers(round, data);
-    assert!(round.opens(&aggregator.finish().unwrap()), "one answer spoiled a round");
+    assert!(round.opens(&aggregator.finish().unwrap()), "one answer made a round fail");
 }
 
 pub fn proposal(data: &[u8]) {
@@ -263,7 +263,7 @@ pub fn proposal(data: &[u8]) {
     let (member, _) = round.request.as_ref().unwrap();
     if let Ok(answer) = round.answers(member.get(), &Frames::of(round).frame(data)) {
         let kind = wire::parse(&answer).unwrap().header.kind;
-        assert_eq!(kind, wire::Kind::Agreement, "a member answered for what nobody has agreed on");
+        assert_eq!(kind, wire::Kind::Agreement, "a member answered a proposal without an agreement");
     }
 }
 
@@ -278,19 +278,19 @@ pub fn prekey(data: &[u8]) {
     let round = of(COMMITTEE);
     let frame = Frames::of(round).frame(data);
     let mut encryptor = round.scheme.encryptor(&round.keys.clients[3], None).unwrap();
-    // Beside those of all members: an encryptor takes none where there are too few.
+    // The prekeys of all members are given too, because an encryptor refuses too few.
     let given: Vec<&[u8]> = [&frame].into_iter().chain(&round.prekeys).map(Vec::as_slice).collect();
     let taken = encryptor.take_prekeys(&given).unwrap().is_empty();
     assert!(!taken || round.prekeys.contains(&frame), "a prekey that no member has published was taken");
 }
 
-/// The variant that the targets `add` and `open` are about: `tools/fuzz.py` names it.
+/// The variant under which the targets `add` and `open` run. `tools/fuzz.py` sets it.
 fn variant() -> &'static str {
     static NAMED: OnceLock<String> = OnceLock::new();
     NAMED.get_or_init(|| std::env::var("FEDCIPHER_FUZZ_VARIANT").unwrap())
 }
 
-/// A frame among honest ones: the sum opens as what honest clients have sent, or not at all.
+/// A fuzzer's frame among honest ones. If the sum opens, it must be the sum of the updates that honest clients sent.
 pub fn add(data: &[u8]) {
     let round = of(variant());
     let frame = round.signed(Frames::of(round).frame(data));
@@ -300,7 +300,7 @@ pub fn add(data: &[u8]) {
     }
     let taken = aggregator.add(&frame).is_ok();
     if round.scheme.workers().is_some() || round.scheme.members() > 0 && !taken {
-        // The rest is seconds of transciphering, or the committee's work.
+        // The rest would take seconds of transciphering, or the committee's work.
         return;
     }
     if !taken {
@@ -314,8 +314,8 @@ pub fn add(data: &[u8]) {
         }
     }
     match aggregator.finish() {
-        Ok(sum) => assert!(round.opens(&sum) || taken, "a frame that was refused spoiled the sum"),
-        Err(error) => assert!(taken, "a frame that was refused ended the round: {error}"),
+        Ok(sum) => assert!(round.opens(&sum) || taken, "a refused frame changed the sum"),
+        Err(error) => assert!(taken, "a refused frame ended the round: {error}"),
     }
 }
 
@@ -339,11 +339,12 @@ pub fn sealed_key(data: &[u8]) {
     static ENGINE: OnceLock<Recipient> = OnceLock::new();
     let engine = ENGINE.get_or_init(|| Recipient::generate().unwrap());
     let (encapped, sealed) = data.split_at(data.len().min(ENCAPPED_LEN));
-    assert!(engine.open("nic-1", Epoch::new(1), encapped, sealed).is_err(), "a key that nobody sealed to this engine");
+    let opened = engine.open("nic-1", Epoch::new(1), encapped, sealed);
+    assert!(opened.is_err(), "an engine opened a key that was not encrypted to it");
     let _ = sealed_keys::seal_key(data, "nic-1", Epoch::new(1), b"key");
 }
 
-/// What a host says to an engine, and an engine to an authority.
+/// Messages of a host to an engine, and of an engine to an authority.
 pub fn messages(data: &[u8]) {
     macro_rules! decoded {
         ($($message:ident),*) => { $(let _ = proto::$message::decode(data);)* };

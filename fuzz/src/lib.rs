@@ -1,7 +1,7 @@
-//! What every fuzz target starts from: a small honest round under each scheme, and frames made of a fuzzer's bytes.
+//! The start of every fuzz target: a small honest round under each scheme, and frames made from a fuzzer's bytes.
 //!
-//! Keys are drawn anew in each process, so corpora hold none: a frame's tag of the key, its model and its checksum are
-//! put in here, as whoever holds no key can, and the fuzzer's bytes are the rest.
+//! Keys are drawn anew in each process, so corpora hold no keys. This crate fills in a frame's key tag, model and
+//! checksum, which needs no secret. The rest of a frame are the fuzzer's bytes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is what a fuzzer looks for")]
 
 pub mod entries;

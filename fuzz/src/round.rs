@@ -1,4 +1,4 @@
-//! An honest round of three clients, and what must be true of whatever is opened after somebody meddled with it.
+//! An honest round of three clients, and the checks on every aggregate that opens after a fuzzer changed frames.
 
 use fedcipher_core::codec::{Layout, Rounding, Sums, Tensor, Update};
 use fedcipher_core::committee::Member;
@@ -25,27 +25,28 @@ pub struct Round {
     /// Each client's weight and integers.
     ints: Vec<(Weight, Vec<u32>)>,
     pub aggregate: Vec<u8>,
-    /// What the honest aggregate opens to where each value has contributors of its own: sums and counts.
+    /// For schemes in which clients choose coordinates: the sums and counts of the honest aggregate.
     sparse: OnceLock<(Vec<u64>, Vec<u32>)>,
-    /// To the first member of the committee, and its answer, where there is one.
+    /// The request to the first member of the committee, if there is a committee; `answer` is the member's answer.
     pub request: Option<(ClientId, Vec<u8>)>,
     pub answer: Option<Vec<u8>>,
-    /// The committee, and what each of it has published.
+    /// The committee's members; `prekeys` holds the prekey of each.
     members: Vec<Box<dyn Member>>,
     pub prekeys: Vec<Vec<u8>>,
 }
 
-/// The memory that sums of the round [`AGREED`] count in; its requests are proposals, and it has no aggregate.
+/// The memory in which sums of the round [`AGREED`] count. The requests of this round are proposals, and it has no
+/// aggregate.
 const MEMORY: &[u8] = b"\x01memory";
 
-/// The round whose updates count in a memory; its scheme is [`COMMITTEE`]'s.
+/// The round whose updates count in a memory. Its scheme is the one of [`COMMITTEE`].
 pub(crate) const AGREED: &str = "agreed";
-/// The variant with a committee that the targets of members start from.
+/// The variant with a committee from which the targets of members start.
 pub(crate) const COMMITTEE: &str = "oneshot-fast";
 /// The variant whose clients choose their coordinates.
 pub(crate) const SPARSE: &str = "flashe-own-choice";
 
-/// What a key file says of the scheme of the round `name`: of a variant of the registry, or [`AGREED`].
+/// The scheme's specification in key files of the round `name`, which is a variant of the registry or [`AGREED`].
 pub fn spec(name: &str) -> String {
     let wanted = if name == AGREED { COMMITTEE } else { name };
     let Some(variant) = every_scheme().find(|variant| variant.name == wanted) else {
@@ -54,7 +55,7 @@ pub fn spec(name: &str) -> String {
     variant.spec(4, Weight::new(3), None, &[8, 12])
 }
 
-/// The round under `name`, made once a process.
+/// The round `name`, made once in a process.
 pub fn of(name: &str) -> &'static Round {
     type Places = Vec<(&'static str, OnceLock<Round>)>;
     static MADE: OnceLock<Places> = OnceLock::new();
@@ -64,7 +65,8 @@ pub fn of(name: &str) -> &'static Round {
     place.get_or_init(|| Round::new(name))
 }
 
-/// The rounds of all variants whose sums are additions: of others one takes seconds, and a server's key has megabytes.
+/// The rounds of all variants whose sums are additions. A round of the other variants takes seconds, and a server's key
+/// has megabytes.
 pub fn quick() -> impl Iterator<Item = &'static Round> {
     let adds = |variant: &&Variant| registry::make(&spec(variant.name)).unwrap().workers().is_none();
     every_scheme().filter(adds).map(|variant| of(variant.name))
@@ -111,7 +113,7 @@ impl Round {
         let sparse = OnceLock::new();
         let mut round =
             Round { scheme, layout, keys, updates, ints, aggregate, sparse, request, answer, members, prekeys };
-        // Transciphering a round takes seconds; its aggregate is wanted where aggregates are opened.
+        // This takes seconds for a scheme that transciphers, but the targets that open aggregates need one.
         let mut aggregator = round.added();
         let requests = aggregator.requests().unwrap();
         for (member, request) in &requests {
@@ -137,8 +139,9 @@ impl Round {
         aggregator
     }
 
-    /// `frame`, if it is an update, with its client's signature under it, which a fuzzer does not guess: what is behind
-    /// that check is what one client of the cohort can reach. Without a common key there is too little behind it.
+    /// Signs `frame` by its client if it is an update, because a fuzzer does not guess signatures. Behind that check is
+    /// the code that one client of the cohort can reach. Frames of a scheme with a committee stay as they are: too little
+    /// of their code is behind the check.
     pub fn signed(&self, frame: Vec<u8>) -> Vec<u8> {
         let Ok(found) = wire::parse_kind(&frame, wire::Kind::Update) else { return frame };
         let [own] = found.header.contributions.as_slice() else { return frame };
@@ -151,13 +154,13 @@ impl Round {
         found.header.frame(&[body, &signer.end(*own, tag, &FrameDigest::of(body))].concat())
     }
 
-    /// What a member says to a request.
+    /// A member's answer to a request.
     pub fn answers(&self, member: u32, request: &[u8]) -> fedcipher_core::Result<Vec<u8>> {
         self.members[member as usize].answer(request)
     }
 
-    /// Whether a client that has opened nothing opens `aggregate`. What it opens must be the sum of what the clients
-    /// named in it have sent, whole.
+    /// True if a client that has opened nothing yet opens `aggregate`. Panics if the opened sum is not the sum of the
+    /// complete updates of the clients that the aggregate names.
     pub fn opens(&self, aggregate: &[u8]) -> bool {
         let expect = Expect { round: Some(NUMBER), model: Some(MODEL), memory: None, associated_data: &[] };
         let decryptor = self.scheme.decryptor(&self.keys.clients[3], None).unwrap();
@@ -180,17 +183,17 @@ impl Round {
     }
 }
 
-/// How a frame is made of a fuzzer's bytes: the first says what is put right in the rest.
+/// Makes frames from a fuzzer's bytes. The bits of the first byte choose the fields that are filled in correctly.
 pub struct Frames<'a> {
     tag: &'a KeyTag,
     model: [u8; 16],
 }
 
-/// Bits of a frame's first byte: put in the key's tag, the model's, the payload's length.
+/// Bits of the first byte: fill in the key's tag, the model's tag, the payload's length.
 const TAG: u8 = 1;
 const MODEL_TAG: u8 = 2;
 const LENGTH: u8 = 4;
-/// All of them, for seeds.
+/// All bits, for seeds.
 const ALL: u8 = TAG | MODEL_TAG | LENGTH;
 
 impl<'a> Frames<'a> {
@@ -198,7 +201,7 @@ impl<'a> Frames<'a> {
         Frames { tag: &round.keys.server.tag, model: wire::parse(&round.updates[0]).unwrap().header.model }
     }
 
-    /// The frame of `data`; always with a right checksum.
+    /// The frame made from `data`, always with a right checksum.
     pub fn frame(&self, data: &[u8]) -> Vec<u8> {
         let Some((how, rest)) = data.split_first() else { return Vec::new() };
         let mut frame = rest.to_vec();

@@ -1,4 +1,4 @@
-"""What Fedcipher is measured and compared with: studies of published experiments, presets, papers' figures, baselines.
+"""Measurements of Fedcipher beside published ones: studies of experiments, presets, papers' figures and baselines.
 
-It is installed from a checkout and is in no wheel of Fedcipher, which imports nothing of it.
+This package is installed from a checkout. No wheel of Fedcipher contains it, and Fedcipher does not import it.
 """

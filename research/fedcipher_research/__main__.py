@@ -1,4 +1,4 @@
-"""`python -m fedcipher_research`: what ``fedcipher-research`` runs."""
+"""`python -m fedcipher_research`, which is the same as ``fedcipher-research``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The packages that measurements need, which come with this one."""
+"""The packages that measurements need. Installing this package installs them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fedcipher.errors import DependencyError
 __all__ = ["INSTALL", "require"]
 
 INSTALL = "in a checkout of Fedcipher: pip install -e research"
-"""What to type where one of them is missing."""
+"""The advice in errors about a missing package."""
 
 
 def require(purpose: str, *packages: str) -> None:
-    """Raise `DependencyError`, saying what to install, unless all ``packages`` can be imported."""
+    """Raise `DependencyError`, with the packages to install, unless all ``packages`` can be imported."""
     absent = missing(*packages)
     if absent:
         raise DependencyError(f"{purpose} needs {', '.join(absent)}; {INSTALL}")

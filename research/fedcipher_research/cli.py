@@ -16,7 +16,7 @@ _COMMANDS = tuple(_BENCH if command.name == _BENCH.name else command for command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of ``fedcipher-research``; returns the exit status, as `fedcipher.cli.main` does."""
+    """Run ``fedcipher-research``. Returns the exit status, like `fedcipher.cli.main`."""
     from fedcipher_research.baselines.registered import pass_on
 
     pass_on()

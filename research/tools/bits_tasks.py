@@ -1,8 +1,7 @@
 """The trainings of docs/explanation/bits.md: tasks of several kinds.
 
-Each is run in this process by the Flower mod and strategy.
-
-Two runs of a seed have the same clients, examples and first model, and differ by their bits.
+Each task runs in this process with the Flower mod and strategy. Two runs with one seed have the same clients, examples
+and first model, and differ in their bits only.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-# As `fedcipher train` sets it: one thread a client.
+# One thread for each client, like `fedcipher train` sets it.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
-# Steps of small models take less time than to wake another thread for them.
+# A step of a small model takes less time than waking another thread.
 os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")
 
 import fedcipher
@@ -45,12 +44,12 @@ from lora_app.model import batches, logits, make_adapters, make_base, train
 
 Arrays = dict[str, np.ndarray]
 REFERENCE = 24
-"""Bits that stand for float32."""
+"""The bits of the reference, which stands for float32."""
 _BASE_STEPS, _LORA_STEPS, _LORA_RATE, _HELD_OUT = 600, 10, 3e-3, 512
 
 
 class Mlp(nn.Module):
-    """25,450 parameters on MNIST: a hundred clients train it in seconds."""
+    """A model with 25,450 parameters for MNIST. A hundred clients train it in seconds."""
 
     classes: int
 
@@ -64,7 +63,7 @@ MODELS["mlp"] = Mlp
 
 
 class Federation(NamedTuple):
-    """What a run needs of its task: clients, first model, and the accuracy and loss of a model on held-out data."""
+    """The parts of a run: the clients' app, the first model, and accuracy and loss of a model on held-out data."""
 
     app: ClientApp
     first: Arrays
@@ -73,7 +72,7 @@ class Federation(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Trained with each of ``bits`` under the same seeds."""
+    """A task that is trained with each of ``bits`` under the same seeds."""
 
     name: str
     shown: str
@@ -83,7 +82,7 @@ class Task:
     settings: tuple[tuple[str, Any], ...] = ()
     bits: tuple[int, ...] = (3, 6, REFERENCE)
     sampled: int = 0
-    """Clients of a round; 0: all."""
+    """The number of clients in a round; 0 means all."""
 
     @property
     def per_round(self) -> int:
@@ -91,7 +90,7 @@ class Task:
 
 
 def built_in(task: Task, seed: int, data: Path) -> Federation:
-    """A model and a data set of `fedcipher train`."""
+    """A federation with a model and a data set of `fedcipher train`."""
     given: dict[str, Any] = dict(task.settings)
     shape = {"clients": task.clients, "per_round": task.per_round, "rounds": task.rounds, "seed": seed}
     settings = Settings(keys="", data_dir=str(data / given["dataset"]), **given, **shape)
@@ -107,12 +106,12 @@ def built_in(task: Task, seed: int, data: Path) -> Federation:
 
 @cache
 def base() -> Arrays:
-    """The frozen transformer of examples/lora, after fewer steps than there."""
+    """The frozen transformer of examples/lora, trained with fewer steps."""
     return train(make_base(), None, common_text()[:-100_000], steps=_BASE_STEPS, rate=2e-3, seed=0)[0]
 
 
 def lora(task: Task, seed: int, data: Path) -> Federation:
-    """Adapters of that transformer, on Shakespeare."""
+    """A federation that trains adapters of that transformer on Shakespeare."""
     text, fixed = data / "shakespeare" / "input.txt", base()
     app = ClientApp(mods=[client_mod])
 
@@ -131,7 +130,7 @@ def lora(task: Task, seed: int, data: Path) -> Federation:
 
 
 def next_bytes(fixed: Arrays, adapters: Arrays, pieces: np.ndarray) -> tuple[float, float]:
-    """The share of bytes that the model foresees, and its loss in nats a byte."""
+    """The share of bytes that the model predicts, and its loss in nats for each byte."""
     hits, losses = [], []
     for part in np.split(pieces, len(pieces) // 64):
         found = np.asarray(logits(fixed, adapters, part[:, :-1]), np.float64)
@@ -142,19 +141,19 @@ def next_bytes(fixed: Arrays, adapters: Arrays, pieces: np.ndarray) -> tuple[flo
 
 
 def record(arrays: Arrays) -> ArrayRecord:
-    """As Flower sends them."""
+    """The arrays as a Flower record."""
     return ArrayRecord({name: Array(np.asarray(values)) for name, values in arrays.items()})
 
 
 @contextmanager
 def run_folder() -> Any:
-    """An empty folder; what clients remember is in it as well."""
+    """An empty folder for a run. The clients' state is kept in it too."""
     with tempfile.TemporaryDirectory() as made, mock.patch.dict(os.environ, FEDCIPHER_STATE_DIR=f"{made}/state"):
         yield Path(made)
 
 
 def run(task: Task, bits: int, seed: int, data: Path) -> dict[str, Any]:
-    """One training: accuracy and loss by round, and what a client sent a round."""
+    """Run one training. Returns accuracy and loss by round, and the upload of a client in a round."""
     made = fedcipher.scheme("flashe", clients=task.per_round, codec=fedcipher.Codec(bits=bits, clip="auto"))
     federation, rounds = task.make(task, seed, data), list[RoundRecord]()
 
@@ -162,7 +161,7 @@ def run(task: Task, bits: int, seed: int, data: Path) -> dict[str, Any]:
         accuracy, loss = federation.score({name: array.numpy() for name, array in arrays.items()})
         return MetricRecord({"accuracy": accuracy, "loss": loss})
 
-    # Flower draws a round's clients from it.
+    # Flower draws the clients of a round from this generator.
     random.seed(seed)
     with run_folder() as folder:
         save(made.keygen(task.clients), made, folder / "keys")
@@ -185,7 +184,7 @@ def run(task: Task, bits: int, seed: int, data: Path) -> dict[str, Any]:
 
 
 def measured(rounds: list[RoundRecord]) -> dict[str, Any]:
-    """Of a run in whose rounds no client was left out."""
+    """The results of a run. Fails if a client was left out of a round."""
     found = [each.metrics["server"] for each in rounds]
     sent = [client.phases["upload_bytes"] for each in rounds for client in each.clients if client.left_out is None]
     if any(each.unfinished or any(client.left_out for client in each.clients) for each in rounds):

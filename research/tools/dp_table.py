@@ -1,6 +1,6 @@
-"""Epsilon against accuracy on MNIST, and the speed of the noise: fills the table of docs/explanation/dp.md.
+"""Fills the table of docs/explanation/dp.md (`make dp-table`): accuracy on MNIST by epsilon, and the noise's speed.
 
-Softmax regression in numpy, each update through the encryptor, aggregator and decryptor of `bfv`; `make dp-table`.
+The model is softmax regression in numpy. Each update goes through the encryptor, aggregator and decryptor of `bfv`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Floats = NDArray[np.float32]
 
 
 class Data:
-    """MNIST, shared out evenly at random."""
+    """MNIST, divided evenly at random among the clients."""
 
     def __init__(self, folder: str) -> None:
         data = load("mnist", folder)
@@ -52,7 +52,7 @@ class Data:
         return float(np.mean(np.argmax(self.test_x @ model[0] + model[1], axis=1) == self.test_y))
 
     def update(self, model: list[Floats], own: NDArray[np.int64], rng: np.random.Generator) -> list[Floats]:
-        """What some steps of gradient descent on the examples ``own`` change."""
+        """The change of the model by some steps of gradient descent on the examples ``own``."""
         w, b = model[0].copy(), model[1].copy()
         for _ in range(STEPS):
             chosen = rng.choice(own, BATCH)
@@ -67,7 +67,7 @@ class Data:
 
 
 def train(data: Data, clients: int, privacy: Privacy | None) -> tuple[float, float, float]:
-    """Accuracy on the test set, noise over clip, and the share of updates that were clipped."""
+    """Train. Returns accuracy on the test set, noise divided by clip, and the share of updates that were clipped."""
     made = fedcipher.scheme("bfv", clients=clients, min_contributions=clients, codec=Codec(bits=BITS, privacy=privacy))
     issued = made.keygen(clients)
     encryptors = [made.encryptor(issued.client(k)) for k in range(clients)]
@@ -98,7 +98,7 @@ def table(data: Data) -> list[str]:
         accuracy, noise, cut = train(data, clients, privacy or None)
         said = f"{epsilon:g} | {privacy.noise_multiplier:.2f} | {noise:.2f}" if privacy else "no noise | 0 | 0"
         lines.append(f"| {clients:,} | {said} | {accuracy:.1%} |")
-        print(lines[-1], f"({cut:.0%} of the updates clipped, {time.perf_counter() - began:.0f} s)", flush=True)
+        print(lines[-1], f"({cut:.0%} clipped updates, {time.perf_counter() - began:.0f} s)", flush=True)
     return lines
 
 
@@ -109,7 +109,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def speed() -> str:
-    """One sentence: the same noise by the core and by OpenDP, in turns."""
+    """A sentence with the time of the same noise by the core and by OpenDP, measured in turns."""
     import opendp.prelude as opendp
 
     opendp.enable_features("contrib")
@@ -134,7 +134,7 @@ def speed() -> str:
 
 def main() -> None:
     """Print the table and write it into docs/explanation/dp.md."""
-    # 1,000 ledgers, synced in every round: on a disk that would be what is measured.
+    # 1,000 ledgers are synced in every round. On a disk, the measured time would be that of the syncs.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as state:
         os.environ["FEDCIPHER_STATE_DIR"] = state

@@ -1,6 +1,6 @@
-"""What `research/tools/results_lost.py` trains: Flower's quickstart-pytorch, and the LoRA example with a schedule.
+"""The trainings of `research/tools/results_lost.py`: Flower's quickstart-pytorch, and the LoRA example with a schedule.
 
-All batches follow from seed, round and client, so that two runs differ by their models alone.
+All batches follow from seed, round and client, so two runs differ in their models alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Model = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Workload:
-    """One training of a federation, without its clients' encryption."""
+    """One training of a federation, without encryption."""
 
     name: str
     clients: int
@@ -32,9 +32,9 @@ class Workload:
     first: Callable[[int], Model]
     """The first model of a seed."""
     train: Callable[[Model, int, int, int], tuple[Model, int]]
-    """What a model becomes by seed, round and client, and the examples that it has seen."""
-    most_examples: int
-    """Of a client: the largest weight."""
+    """Trains a model by seed, round and client. Returns the trained model and the number of examples."""
+    max_examples: int
+    """The most examples of a client, which is the largest weight."""
     without: frozenset[str] = frozenset()
     """Schemes that take too long for so many values."""
 
@@ -43,13 +43,13 @@ class Workload:
 
 BATCH = 32
 RATES = ((0.1, 0.9), (0.1, 0.0), (0.0005, 0.9), (1e-5, 0.9))
-"""Learning rates and momenta. The app's own are 0.1 and 0.9. Together they are chaos: a start that is 1e-6 away leads
-a tenth of the way elsewhere, and so the order in which FedAvg adds models matters. Without momentum it is a hundredth,
-so that the figures tell of the coding."""
+"""Learning rates and momenta. With the app's own, 0.1 and 0.9, training is chaotic: a start that is off by 1e-6 changes
+the way of the model by a tenth. So even the order in which FedAvg adds models matters. Without momentum the change is a
+hundredth, and the figures measure the coding."""
 SLOW = frozenset(["pasta-bfv", "paillier"])
-"""They take minutes for one run of 62,006 values."""
+"""Schemes that take minutes for one run of 62,006 values."""
 BATCHES = (4, 8, 12)
-"""Of a client's part, one pass a round; clients take turns, so that updates weigh differently."""
+"""The batches of clients, in turns, so that updates have different weights. A client makes one pass in a round."""
 
 
 def _net_name(rate: float, momentum: float) -> str:
@@ -76,7 +76,7 @@ def _net_first(seed: int) -> Model:
 
 @cache
 def _images(data: Path) -> tuple[Any, Any]:
-    """CIFAR-10 as the app has it: channels first, from -1 to 1."""
+    """CIFAR-10 in the app's form: channels first, values from -1 to 1."""
     import torch
     from fedcipher.data import load
 
@@ -88,7 +88,7 @@ def _images(data: Path) -> tuple[Any, Any]:
 def _net_trained(
     model: Model, seed: int, number: int, client: int, *, rate: float, momentum: float, data: Path, clients: int
 ) -> tuple[Model, int]:
-    """One pass over the client's part, as the app's own loop."""
+    """Train for one pass over the client's part, with the loop of the app."""
     import torch
 
     x, y = _images(data)
@@ -108,7 +108,7 @@ def _net_trained(
 # --- examples/lora ---------------------------------------------------------------------------
 
 PEAK, STEPS, SEQUENCES = 0.003, (3, 6, 9), 8
-"""The example's own rate, which falls by a cosine to nothing over the rounds; steps of the clients in turns."""
+"""The example's own rate, which falls to zero by a cosine over the rounds; the clients' steps, in turns; sequences."""
 
 
 def _lora_first(seed: int) -> Model:
@@ -119,7 +119,7 @@ def _lora_first(seed: int) -> Model:
 
 @cache
 def _base() -> Model:
-    """The example's base model, trained once and kept among the runs."""
+    """The example's base model, which is trained once and stored in the folder runs."""
     from lora_app import pretrain
 
     path = ROOT / "runs" / "lost-base.npz"
@@ -145,7 +145,7 @@ def _lora_trained(
 
 
 def workloads(data: Path) -> list[Workload]:
-    """All, with the data sets in folders of ``data``."""
+    """All workloads, with the data sets in folders of ``data``."""
     sys.path.insert(0, str(ROOT / "examples" / "lora"))
     clients, rounds = 10, 8
     made: list[Workload] = []

@@ -1,9 +1,9 @@
-"""Reads the sections of the five papers from their texts into the package: numbers, titles, and who has which table.
+"""Reads the sections of the five papers from their texts into the package: numbers, titles, and the tables in each.
 
     python research/tools/paper_sections.py ../shared/papers
 
-A reference in code or docs names number and title; tests/research/test_published.py holds it against what this has
-written.
+A reference in code or docs names number and title. tests/research/test_published.py compares references with the file
+that this program writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SMALL = {"a", "an", "and", "at", "for", "from", "in", "of", "on", "or", "the", "
 
 
 def roman(lines: list[str]) -> list[tuple[int, str, str]]:
-    """Headings as FedBit has them: ``## VI. EXPERIMENT``, ``### B. Accuracy ...``."""
+    """Headings in FedBit's form: ``## VI. EXPERIMENT``, ``### B. Accuracy ...``."""
     found: list[tuple[int, str, str]] = []
     part = ""
     for at, line in enumerate(lines):
@@ -33,7 +33,7 @@ def roman(lines: list[str]) -> list[tuple[int, str, str]]:
 
 
 def decimal(lines: list[str], *, title_case: bool) -> list[tuple[int, str, str]]:
-    """Headings with numbers. A list's or an algorithm's lines look alike: what follows no heading before is none."""
+    """Headings with numbers. Lines of lists look alike, so a number that does not follow the last one is skipped."""
     found: list[tuple[int, str, str]] = []
     at_now: list[int] = []
     for at, line in enumerate(lines):
@@ -50,12 +50,12 @@ def decimal(lines: list[str], *, title_case: bool) -> list[tuple[int, str, str]]
 
 
 def slides(lines: list[str]) -> list[tuple[int, str, str]]:
-    """Slides have titles and no numbers."""
+    """Headings of slides, which have titles and no numbers."""
     return [(at, "", head[1].strip("* ")) for at, line in enumerate(lines) if (head := re.match(r"# (.+)", line))]
 
 
 def mentioned(lines: list[str], place: str) -> int | None:
-    """The line of the text that first speaks of a table or figure; captions float, and do not count."""
+    """The first line of the text that mentions a table or figure. Captions do not count, because they float."""
     kind, _, number = place.partition(" ")
     names = "Table" if kind == "Table" else "Figure|Fig\\."
     number = re.sub(r"(?<=\d)[a-z]$", "", number)
@@ -85,18 +85,18 @@ def sections(paper: dict[str, Any], name: str, text: str) -> dict[str, Any]:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Of all papers in ``folder``."""
+    """The sections of all papers in ``folder``."""
     published = json.loads((folder / "published.json").read_text(encoding="utf-8"))
     out: dict[str, Any] = {}
     for name, paper in published.items():
-        # "fednic.txt (Front. Comput. Sci. ...)": the file's name is the first word.
+        # The file's name is the first word, as in "fednic.txt (Front. Comput. Sci. ...)".
         text = (folder / paper["source_file"].split()[0]).read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
         out[name] = sections(paper, name, text)
     return out
 
 
 def main() -> None:
-    """Write the package's copy."""
+    """Write sections.json of the package."""
     text = json.dumps(read(Path(sys.argv[1])), indent=1, ensure_ascii=False) + "\n"
     (PACKAGE / "sections.json").write_text(text, encoding="utf-8")
 

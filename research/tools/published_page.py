@@ -1,9 +1,9 @@
-"""Writes docs/evidence/published.md: a row for every table and figure of the five papers, from what has been run.
+"""Writes docs/evidence/published.md: a row for every table and figure of the five papers, from the committed reports.
 
     python research/tools/published_page.py
 
-Verdicts come from the reports under research/results: those of presets, those of training, and `outcomes.json` of any
-other experiment (`fedcipher_research.published.record`). A place that none of them reaches is "not run", and remaining
+Verdicts come from the reports under research/results: reports of presets, reports of training, and `outcomes.json` of
+other experiments (`fedcipher_research.published.record`). A place without a report is "not run", which means remaining
 work.
 """
 
@@ -31,7 +31,7 @@ RESULTS = ROOT / "research" / "results"
 PAGE = ROOT / "docs" / "evidence" / "published.md"
 
 _CIFAR = "CIFAR-10 here is a class-balanced subset of 20,000 and 5,000 images"
-# Columns of tables that say what a row is of, and are no results.
+# Columns of tables that describe a row and are not results.
 _GIVEN = {"numbers", "plaintext_KB", "parameters", "FL rounds", "epochs"}
 
 WORDS = {
@@ -44,10 +44,10 @@ WORDS = {
     ("fednic", "Table 1"): "it compares techniques in words, nothing in it is measured",
     ("fednic", "Table 2"): "it compares kinds of SmartNIC, none of which is here",
 }
-"""What nothing can be measured of."""
+"""Places in which nothing can be measured, with the reason."""
 
 ELSEWHERE = {("hybrid-he", "Fig. 7"): ("Fig. 7a", "Fig. 7b")}
-"""What is printed as tables of its own."""
+"""Places that the paper prints as tables with names of their own."""
 
 
 @dataclass(frozen=True)
@@ -58,27 +58,27 @@ class Run:
     record: Record
 
     def of(self, paper: str, place: str = "") -> list[Outcome]:
-        """Its outcomes for a paper, or one place of it."""
+        """The outcomes of this run for a paper, or for one place of the paper."""
         found = [o for o in self.record.outcomes if o.published.paper == paper and o.verdict]
         return [o for o in found if not place or o.published.place == place]
 
 
 def committed(path: Path) -> str:
-    """The commit that brought a file: for reports made before they kept the commit of their source."""
-    # A file that has been moved was brought by what came before.
+    """The commit that added a file. Older reports do not name the commit of their source."""
+    # For a file that was moved, the commit before the move counts.
     log = ("log", "--follow", "--diff-filter=AM", "-1", "--format=%h", "--abbrev=9", "--")
     git = ["git", "-C", str(ROOT), *log, str(path.relative_to(ROOT))]
     return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def place_of(machine: dict[str, str]) -> str:
-    """A machine in few words."""
+    """A short description of a machine."""
     memory = f", {machine['memory']}" if "memory" in machine else ""
     return f"{machine['processor']}, {machine['cores']} cores{memory}"
 
 
 def presets() -> Iterator[Run]:
-    """Studies of `fedcipher-research bench`."""
+    """The runs of presets of `fedcipher-research bench`."""
     for name in preset_names():
         path = RESULTS / name / "results.json"
         if path.exists():
@@ -89,7 +89,7 @@ def presets() -> Iterator[Run]:
 
 
 def training() -> Iterator[Run]:
-    """Training beside the hybrid-HE study's, FedBit's and FLASHE's; a run that is not there has no row."""
+    """The trainings to compare with the hybrid-HE study, FedBit and FLASHE. A run without a report has no row."""
     for folder, outcomes, differs in (*hybrid_runs(), *other_runs()):
         path = RESULTS / folder / "report.json"
         if path.exists():
@@ -101,11 +101,11 @@ def training() -> Iterator[Run]:
 
 Outcomes = Callable[[dict[str, Any]], list[Outcome]]
 Trained = tuple[str, Outcomes, tuple[str, ...]]
-"""A folder, what its report comes to, and what differs from what is published."""
+"""(folder, function from a report to outcomes, differences from the published set-up)."""
 
 
 def hybrid_runs() -> Iterator[Trained]:
-    """Of the hybrid-HE study."""
+    """The trainings of the hybrid-HE study."""
     gpu = "training on two shared cores here, on a GPU there"
     differs = (
         "no validation part and no early stopping here; the test set is shared out among the clients",
@@ -133,7 +133,7 @@ def hybrid_runs() -> Iterator[Trained]:
 
 
 def quality(folder: str, scheme: str, curve: str, because: str, found: dict[str, Any]) -> list[Outcome]:
-    """Table 2 and the end of Fig. 5; of PASTA the time of training too."""
+    """The outcomes for Table 2 and the end of Fig. 5; for PASTA, the time of training too."""
     ends = doubt("hybrid-he", "Final accuracy differs between text and Table 2")
     gone = doubt("hybrid-he", "BFV clients ran out of memory")
     totals, contradictions = found["totals"], (ends, gone) if scheme == "BFV" else (ends,)
@@ -172,7 +172,7 @@ def quality(folder: str, scheme: str, curve: str, because: str, found: dict[str,
 
 
 def other_runs() -> Iterator[Trained]:
-    """Of FedBit and FLASHE: rounds that two cores can do."""
+    """The trainings of FedBit and FLASHE, with as many rounds as two cores can do."""
     for name, kind in (("Fashion-MNIST", "mnist"), ("CIFAR-10", "cifar10")):
         mnist = kind == "mnist"
         data = "MNIST in the place of Fashion-MNIST" if mnist else "a subset of CIFAR-10"
@@ -200,7 +200,7 @@ def other_runs() -> Iterator[Trained]:
 
 
 def reached(folder: str, printed: Published, data: str, found: dict[str, Any]) -> list[Outcome]:
-    """The best accuracy over the rounds there were."""
+    """The outcome for the best accuracy over all rounds of a report."""
     best = max(r["metrics"]["accuracy"] for r in found["rounds"] if "accuracy" in r["metrics"])
     count = len(found["rounds"])
     because = f"{count} rounds, and {data}"
@@ -208,14 +208,14 @@ def reached(folder: str, printed: Published, data: str, found: dict[str, Any]) -
 
 
 def recorded() -> Iterator[Run]:
-    """Of experiments that write their outcomes themselves."""
+    """The runs of experiments that write their outcomes themselves."""
     for path in sorted(RESULTS.glob("*/outcomes.json")):
         found = Record.load(path)
         yield Run(path.parent.name, found if found.commit else Record(**{**vars(found), "commit": committed(path)}))
 
 
 def printed(paper: str, place: str = "") -> list[tuple[Published, str]]:
-    """Results that a paper, or a place of it, prints as single numbers, each with what its row is of."""
+    """Results that a paper, or one place of it, prints as single numbers, each with the texts in its row."""
     return [
         (single, of)
         for single, of in everything_of(paper)
@@ -227,12 +227,12 @@ def printed(paper: str, place: str = "") -> list[tuple[Published, str]]:
 
 
 def alone(paper: str, runs: list[Run]) -> dict[str, list[str]]:
-    """By place, the single numbers of a paper that nothing of ours is beside; what it cites of others is left out."""
+    """The single numbers of a paper without a counterpart of ours, by place. Numbers cited from others are left out."""
     ours = [o.published for run in runs for o in run.of(paper)]
     cells, values = {(p.place, p.value) for p in ours}, {p.value for p in ours}
     found: dict[str, list[str]] = {}
     for single, of in printed(paper):
-        # The text says again what stands in a table or a figure.
+        # The text of a paper repeats numbers of its tables and figures.
         said = single.place not in places(paper) and (single.value in values or single.what.startswith("cited"))
         if (single.place, single.value) not in cells and not said:
             what = f"{of}: {single.what}" if of else single.what
@@ -241,7 +241,7 @@ def alone(paper: str, runs: list[Run]) -> dict[str, list[str]]:
 
 
 def counted(outcomes: list[Outcome]) -> str:
-    """``beaten 3, missed 1``."""
+    """The number of outcomes by verdict, like ``beaten 3, missed 1``."""
     count = Counter(o.verdict for o in outcomes)
     return ", ".join(
         f"{name} {count[name]}" for name in ("reproduced", "beaten", "missed", "not comparable") if count[name]
@@ -249,7 +249,7 @@ def counted(outcomes: list[Outcome]) -> str:
 
 
 def row(paper: str, place: str, runs: list[Run]) -> list[str]:
-    """Of the table of a paper."""
+    """A row of a paper's table."""
     what, section = places(paper)[place], sections()[paper]["places"][place]
     shown = f"{place} ({section})" if section else place
     if (paper, place) in WORDS:
@@ -262,7 +262,7 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
     outcomes = [outcome for run in reached for outcome in run.of(paper, place)]
     compared = len({(o.published.what, o.published.value) for o in outcomes if o.here is not None})
     every = len(printed(paper, place))
-    verdict = counted(outcomes) + (f"; {compared} of its {every} figures" if every else "")
+    verdict = counted(outcomes) + (f"; {compared} of {every} figures" if every else "")
     commands = "<br>".join(f"`{run.record.command}` ([report](../../research/results/{run.folder}))" for run in reached)
     commits = "<br>".join(f"`{run.record.commit}`" for run in reached)
     machines = "<br>".join(sorted({run.record.machine for run in reached}))
@@ -272,7 +272,7 @@ def row(paper: str, place: str, runs: list[Run]) -> list[str]:
 def paper_part(paper: str, runs: list[Run], left: dict[str, list[str]]) -> list[str]:
     """A paper's section of the page; ``left`` is what `alone` finds."""
     name = PAPERS[paper]
-    head = ["table or figure (section)", "what it shows", "verdict", "command", "commit", "machine"]
+    head = ["table or figure (section)", "content", "verdict", "command", "commit", "machine"]
     parts = [
         f"## {name[0].upper()}{name[1:]}",
         markdown_table([head, *(row(paper, place, runs) for place in places(paper))]),
@@ -285,16 +285,17 @@ def paper_part(paper: str, runs: list[Run], left: dict[str, list[str]]) -> list[
             reasons = [texts for title, texts in shown.notes if title.startswith("Not comparable")]
             parts += ["Not comparable, because:\n\n" + "\n".join(f"* {text}" for text in texts) for texts in reasons]
             if run.record.differs:
-                parts += ["What differs:\n\n" + "\n".join(f"* {text}" for text in run.record.differs)]
+                listed = "\n".join(f"* {text}" for text in run.record.differs)
+                parts += [f"Differences from the published set-up:\n\n{listed}"]
     if left:
-        parts.append(f"### What {name} prints and nothing here is beside")
+        parts.append(f"### Figures of {name} without a counterpart here")
         parts.append("\n".join(f"* {place}: {'; '.join(texts)}" for place, texts in left.items()))
     texts = [f"{at}. {text}" for at, text in enumerate(doubts(paper), 1)]
-    return [*parts, f"### Where {name} contradicts itself, or leaves something open", "\n".join(texts)]
+    return [*parts, f"### Contradictions and open points of {name}", "\n".join(texts)]
 
 
 def missing(runs: list[Run]) -> list[tuple[str, str]]:
-    """Places that no run reaches: remaining work."""
+    """Places without a run, which are remaining work."""
     every = [(paper, place) for paper in PAPERS for place in places(paper)]
     return [at for at in every if at not in WORDS and at not in ELSEWHERE and not any(run.of(*at) for run in runs)]
 
@@ -314,28 +315,26 @@ def page() -> str:
     ]
     parts = [
         "# The published experiments beside ours",
-        "Written by `python research/tools/published_page.py`; what is published comes from "
-        "`fedcipher_research.published` "
-        "(`research/fedcipher_research/published/published.json`), what is ours from the reports under "
-        "`research/results`. "
-        f"{every} tables and figures: {len(WORDS)} with nothing to measure, {len(left)} not run yet. "
-        f"{single} of {numbers} single numbers, those in the text included, have nothing of ours beside them: each "
-        "paper's part lists them. Fashion-MNIST, CIFAR-100 and FEMNIST were not at hand: nothing here was trained on "
-        "them.",
+        "Written by `python research/tools/published_page.py`. Published figures come from "
+        "`fedcipher_research.published` (`research/fedcipher_research/published/published.json`), and ours from the "
+        f"reports under `research/results`. Of {every} tables and figures, {len(WORDS)} have nothing to measure and "
+        f"{len(left)} have not been run yet. {single} of {numbers} single numbers, including numbers in texts, have no "
+        "counterpart of ours; each paper's part lists them. Fashion-MNIST, CIFAR-100 and FEMNIST were not available, "
+        "so nothing here was trained on them.",
         RULE,
-        "A number in brackets after a verdict is that of the contradiction, listed under each paper, that bears on it. "
-        "The commit is that of the source that ran, or, for reports older than this page, the one with which their "
-        "figures were committed. *Extractor's arithmetic* was worked out while reading a paper, of its figures.",
+        "A number in brackets after a verdict refers to a contradiction in the paper's list that concerns the figure. "
+        "The commit is the commit of the source that ran. For reports older than this page, it is the commit that "
+        "added the figures. *Extractor's arithmetic* was computed from a paper's figures while reading the paper.",
     ]
     for paper in PAPERS:
         parts += paper_part(paper, runs, unmatched[paper])
     if rest:
-        parts += ["## Not run yet", "No verdict is given for these; they are work that remains.", "\n".join(rest)]
+        parts += ["## Not run yet", "These places have no verdict. They are remaining work.", "\n".join(rest)]
     return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    """Write it."""
+    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
 
 

@@ -1,7 +1,4 @@
-"""Fills the tables of docs/evidence/figures.md, hybrid.md and study.md, and README.md's line, from what was measured.
-
-Nothing is typed by hand.
-"""
+"""Fills the tables of docs/evidence/figures.md, hybrid.md and study.md, and README.md's line, from measured reports."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ["mnist-plain", "mnist-flashe", "mnist-bfv", "mnist-flashe-top10"]
 
 
-# Without a target of their own, but what the rows with one are to be read beside.
+# Rows without a target, which a reader needs beside the rows with one.
 BESIDE = ["TenSEAL CKKS encryption / ours, offline and online"]
 
 
@@ -27,12 +24,12 @@ def read_report(name: str) -> dict[str, Any]:
 
 
 def benchmarks() -> str:
-    """What `make bench` wrote; the offload engine's figures stay there, with their paths."""
+    """The figures of `make bench`, without the offload engine's."""
     return (ROOT / "docs" / "evidence" / "benchmarks.md").read_text(encoding="utf-8").partition("<!-- offload -->")[0]
 
 
 def targets() -> str:
-    """Rows of docs/evidence/benchmarks.md that have a target, and those that they are to be read beside."""
+    """The rows of docs/evidence/benchmarks.md with a target, and the rows of `BESIDE`."""
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) \|$", benchmarks(), re.M)
     lines = ["| figure | measured | target |", "|---|---|---|"]
     for figure, measured, target in rows:
@@ -42,13 +39,13 @@ def targets() -> str:
 
 
 def row(first: str) -> list[str]:
-    """The cells behind the first of that row of docs/evidence/benchmarks.md."""
+    """The cells of the row of docs/evidence/benchmarks.md that begins with ``first``, without that cell."""
     found = next(line for line in benchmarks().splitlines() if line.startswith(f"| {first} |"))
     return [cell.strip() for cell in found.strip("|").split("|")[1:]]
 
 
 def round_cost() -> str:
-    """README.md's line: what `bfv` adds to a round of the MNIST example."""
+    """README.md's line: the cost of `bfv` in a round of the MNIST example."""
     bfv, plain = (read_report(f"mnist-{name}")["totals"] for name in ("bfv", "plain"))
     # A client's part of a round, then the server's.
     spent = [bfv[part] for part in ("encode", "encrypt", "offline", "decrypt", "aggregate")]
@@ -62,13 +59,13 @@ def round_cost() -> str:
 
 
 def transforms() -> str:
-    """How much faster the default crate's transforms are."""
+    """The speed-up of the default crate's transforms."""
     forward, inverse, *_ = row("ratio")
     return f"{forward} forward, {inverse} with a product and back"
 
 
 def in_words(bits: int | list[int]) -> str:
-    """Of a value; a run chooses among several."""
+    """The bits of a value in words. A run may choose among several."""
     return str(bits) if isinstance(bits, int) else f"{', '.join(map(str, bits[:-1]))} or {bits[-1]}"
 
 
@@ -92,7 +89,7 @@ HHE_SCHEMES = ["PASTA+BFV", "FL without encryption"]
 
 
 def published() -> dict[str, tuple[str, str]]:
-    """The hybrid-HE study's own figures, of PASTA+BFV and without encryption, for the rows of `hybrid`: as printed."""
+    """The hybrid-HE study's figures, as printed, under PASTA+BFV and without encryption, for the rows of `hybrid`."""
 
     def quality(name: str, unit: str = "%") -> tuple[str, str]:
         pasta, plain = (cell("hybrid-he", "Table 2", {"scheme": s}, name).value for s in HHE_SCHEMES)
@@ -114,7 +111,7 @@ def published() -> dict[str, tuple[str, str]]:
 
 
 def hybrid() -> str:
-    """The hybrid-HE runs side by side, behind the study's own."""
+    """The table of the hybrid-HE runs, with the study's own figures first."""
     rows: dict[str, list[str]] = {}
     for name in HHE:
         report = read_report(name)
@@ -146,7 +143,7 @@ def hybrid() -> str:
 
 
 def digits() -> str:
-    """The baselines' training runs, beside plain."""
+    """The table of the baselines' training runs, with plain first."""
     lines = [
         "| scheme | accuracy | encryption, ms a round | server, ms a round | decryption, ms | upload, bytes |",
         "|---|---|---|---|---|---|",
@@ -163,7 +160,7 @@ def digits() -> str:
 
 
 def filled(text: str, marker: str, content: str, around: str = "\n") -> str:
-    """Replaces what stands between the marker's two comments."""
+    """Replace the text between the marker's two comments."""
     pattern = rf"(<!-- {marker} -->).*?(<!-- /{marker} -->)"
     return re.sub(pattern, lambda m: m[1] + around + content + around + m[2], text, flags=re.S)
 

@@ -1,7 +1,7 @@
-"""Accuracy by bits, and bits of a whole frame: the tables of docs/explanation/bits.md (`make results-bits`).
+"""Fills the tables of docs/explanation/bits.md: accuracy by bits, and the bits of a whole frame (`make results-bits`).
 
-Each training is kept in ``research/results/bits.json`` as soon as it has ended, and is not done again. Delete a row to
-measure it anew, or the file to measure all.
+Each training is stored in ``research/results/bits.json`` as soon as it has ended, and is not run again. Delete a row to
+measure it again, or the file to measure all.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ FRAMES: list[tuple[str, dict[str, Any]]] = [
     (v.name, {}) for v in every_scheme() if v.first and v.info.hides and not v.info.workers
 ]
 LAST = 3
-"""Rounds of the mean that is shown beside the last: one round's accuracy hangs on chance."""
+"""The rounds of the mean that is shown beside the last round, because the accuracy of one round depends on chance."""
 
 
 def kept() -> list[dict[str, Any]]:
-    """One row a run."""
+    """The stored rows, one for each run."""
     return json.loads(HELD.read_text(encoding="utf-8")) if HELD.exists() else []
 
 
 def keep(row: dict[str, Any]) -> None:
-    """Beside those that another process may have kept in the meantime."""
+    """Store a row. Rows that another process stored in the meantime are kept."""
     with open(__file__, encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         whole = HELD.with_suffix(".part")
@@ -52,7 +52,7 @@ def keep(row: dict[str, Any]) -> None:
 
 
 def train_missing(tasks: list[Task], data: Path, seeds: int) -> None:
-    """Fewest bits and their reference first: the pair says most."""
+    """Train what is missing, first the fewest bits and their reference, because this pair matters most."""
     for task in tasks:
         for bits in sorted(task.bits, key=lambda bits: bits not in (min(task.bits), REFERENCE)):
             for seed in range(seeds):
@@ -61,19 +61,19 @@ def train_missing(tasks: list[Task], data: Path, seeds: int) -> None:
 
 
 def points(row: dict[str, Any], last: int) -> float:
-    """Accuracy in percent, the mean of the ``last`` rounds."""
+    """Accuracy in percent: the mean of the ``last`` rounds."""
     return 100 * float(np.mean(row["accuracy"][-last:]))
 
 
 def beside(rows: list[dict[str, Any]], task: Task, bits: int, last: int) -> list[float]:
-    """Points of accuracy above the same seed at `REFERENCE` bits, by seed."""
+    """Accuracy in points above the same seed at `REFERENCE` bits, by seed."""
     found = {(row["bits"], row["seed"]): points(row, last) for row in rows if row["task"] == task.name}
     seeds = sorted(seed for width, seed in found if width == bits and (REFERENCE, seed) in found)
     return [found[bits, seed] - found[REFERENCE, seed] for seed in seeds]
 
 
 def accuracy(rows: list[dict[str, Any]]) -> str:
-    """Of the last round by task and bits, beside the same seeds at `REFERENCE` bits."""
+    """The table of accuracy in the last round by task and bits, beside the same seeds at `REFERENCE` bits."""
     heads = ["task", "clients a round", "rounds", "bits", "levels", "accuracy, %", "loss"]
     heads += ["points by seed, last round", f"points by seed, mean of {LAST} rounds", "up, bytes a client and round"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
@@ -86,20 +86,20 @@ def accuracy(rows: list[dict[str, Any]]) -> str:
 
 
 def accuracy_cells(rows: list[dict[str, Any]], same: list[dict[str, Any]], task: Task, bits: int) -> list[str]:
-    """Of the runs ``same``, which differ by their seeds."""
+    """The cells of a row for the runs ``same``, which differ in their seeds only."""
     levels = fedcipher.scheme("flashe", clients=task.per_round).levels.of(bits)
     cells = [task.shown, str(task.per_round), str(len(same[0]["accuracy"])), str(bits), f"{levels:,}"]
     cells.append(f"{np.mean([points(row, 1) for row in same]):.2f}")
     losses = [row["loss"][-1] for row in same if "loss" in row]
     cells.append(f"{np.mean(losses):.4f}" if losses else "")
-    # The reference beside itself says nothing.
+    # The reference is not compared with itself.
     pairs = [beside(rows, task, bits, last) if bits != REFERENCE else [] for last in (1, LAST)]
     cells += [", ".join(f"{found:+.2f}" for found in pair) for pair in pairs]
     return [*cells, f"{max(round(row['up']) for row in same):,}"]
 
 
 def frame_bits(name: str, params: dict[str, Any], clients: int, bits: int) -> float:
-    """Of a value in a whole upload of `VALUES`, encrypted here."""
+    """Bits for each value in a whole upload of `VALUES`, which is encrypted here."""
     update = [np.random.default_rng(1).uniform(-1, 1, VALUES).astype(np.float32)]
     made = fedcipher.scheme(name, clients=clients, codec=fedcipher.Codec(bits=bits, clip=1.0), **params)
     frame = made.encryptor(made.keygen(clients).client(0)).encrypt(update, round=1)
@@ -107,7 +107,7 @@ def frame_bits(name: str, params: dict[str, Any], clients: int, bits: int) -> fl
 
 
 def frames() -> str:
-    """Bits of a whole frame a value, by scheme, clients and bits."""
+    """The table of bits for each value of a whole frame, by scheme, clients and bits."""
     heads = [f"`{name}`, {clients} clients" for name, _ in FRAMES for clients in (10, 100)]
     lines = [f"| bits | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     for bits in (2, FEW, 4, 6, 8, 12, 16):
@@ -117,12 +117,12 @@ def frames() -> str:
 
 
 def few(rows: list[dict[str, Any]]) -> list[float]:
-    """Points of all runs with the fewest bits, in the last round."""
+    """The differences in points of all runs with the fewest bits, in the last round."""
     return [found for task in TASKS for found in beside(rows, task, FEW, 1)]
 
 
 def spread(rows: list[dict[str, Any]]) -> str:
-    """The sentence under the table of accuracy."""
+    """The sentences under the table of accuracy."""
     found = few(rows)
     said = (
         f"At {FEW} bits, the last rounds of {len(found)} pairs differ by {min(found):+.2f} to {max(found):+.2f} points."
@@ -148,7 +148,7 @@ def cost(rows: list[dict[str, Any]]) -> str:
 
 
 def others() -> str:
-    """An upload of as many values by other means, beside frames of few bits."""
+    """The table of uploads of as many values by other means, beside frames of few bits."""
     values = np.random.default_rng(1).uniform(-1, 1, VALUES).astype(np.float32)
     sizes = {"float32": 4 * VALUES, "bfloat16": 2 * VALUES}
     for name, bits, params in [*((name, FEW, params) for name, params in FRAMES), ("ckks", 24, {})]:
@@ -166,9 +166,9 @@ def others() -> str:
 
 
 def nvflare(values: np.ndarray) -> int:
-    """Bytes of a vector encrypted as nvflare 2.9.0 does it.
+    """Bytes of a vector that is encrypted like in nvflare 2.9.0.
 
-    The parameters are those of its lighter/impl/he.py, and the call is that of its app_opt/he/model_encryptor.py.
+    The parameters come from its lighter/impl/he.py, and the call from its app_opt/he/model_encryptor.py.
     """
     import tenseal
 
@@ -185,13 +185,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--train-only", nargs="+", choices=names, help="train these tasks, and write no page")
-    asked = parser.parse_args()
-    wanted = asked.train_only or names
+    options = parser.parse_args()
+    wanted = options.train_only or names
     from fedcipher_research.baselines.registered import pass_on
 
     pass_on()
-    train_missing([task for task in TASKS if task.name in wanted], asked.data, asked.seeds)
-    if asked.train_only:
+    train_missing([task for task in TASKS if task.name in wanted], options.data, options.seeds)
+    if options.train_only:
         return
     for marker, text in (("accuracy", accuracy(kept())), ("frames", frames()), ("others", others())):
         written("`make results-bits`", text, marker, PAGE)

@@ -1,11 +1,11 @@
-"""What training loses by coding: the table of docs/explanation/bits.md (`make results-lost`).
+"""Fills the table of docs/explanation/bits.md on the loss of training by coding (`make results-lost`).
 
-A run loses 1 - <m', m> / <m, m>. m is how far the model moves in the clear, by Flower's own FedAvg in float32, and m'
-how far it moves by the same batches under a scheme. Messages go through the client mod and `SecureStrategy`, in one
-process. Beside them is a clear run whose first model is off by 1e-6 of each value: so much is chaos.
+A run loses 1 - <m', m> / <m, m>. Here m is the model's movement in the clear, by Flower's own FedAvg in float32, and m'
+the movement with the same batches under a scheme. Messages go through the client mod and `SecureStrategy`, in one
+process. For comparison, one clear run starts from a model that is off by 1e-6 of each value: its loss is chaos.
 
-Each run is kept in ``research/results/lost.json`` as soon as it has ended, and is not done again. Delete the file to
-measure anew.
+Each run is stored in ``research/results/lost.json`` as soon as it has ended, and is not run again. Delete the file to
+measure again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
-# Before any of these is imported. One thread: sums have one order, and runs are the same to the bit.
+# Set before the imports below. With one thread, sums have one order, and runs are the same to the bit.
 os.environ |= {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
@@ -52,12 +52,12 @@ RUNS: dict[str, tuple[str, Bits]] = {
     f"`{name}`": (name, 6 if name in _COMPARED else following_bits(name)) for name in SCHEMES
 }
 RUNS |= {f"`flashe`, {bits} bits": ("flashe", bits) for bits in (6, 3, 2)}
-"""Schemes and bits."""
+"""The scheme and bits of each run."""
 Row = dict[str, Any]
 
 
 def app_of(work: Workload, seed: int, *, secure: bool) -> ClientApp:
-    """Clients that train, and with the mod encrypt."""
+    """The clients' app. With ``secure``, the mod encrypts their updates."""
     app = ClientApp(mods=[client_mod] if secure else [])
 
     @app.train()
@@ -80,8 +80,8 @@ def averaging(work: Workload) -> FedAvg:
 
 
 def in_the_clear(work: Workload, seed: int, first: Model) -> Model:
-    """What Flower's FedAvg makes of the ``first`` model."""
-    # It asks clients in an order of chance and adds in that order: at a rate of 0.1 that alone changes the model.
+    """Train the ``first`` model with Flower's FedAvg, without encryption."""
+    # FedAvg adds updates in a random order of clients. At a rate of 0.1 the order alone changes the model.
     random.seed(seed)
     grid = LocalGrid(app_of(work, seed, secure=False), work.clients, Path())
     result = averaging(work).start(grid, recorded(first), num_rounds=work.rounds)
@@ -89,13 +89,13 @@ def in_the_clear(work: Workload, seed: int, first: Model) -> Model:
 
 
 def under(name: str, bits: Bits, work: Workload, seed: int, first: Model) -> tuple[Model, Row]:
-    """What the ``first`` model becomes under a scheme, and what its rounds have counted."""
+    """Train the ``first`` model under a scheme. Returns the model and the counts of its rounds."""
     more = {"members": work.clients, "corrupt_clients": 1, "corrupt_members": 1} if name == "oneshot" else {}
     scheme = fedcipher.scheme(name, clients=work.clients, codec=fedcipher.Codec(bits=bits), **more)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["FEDCIPHER_STATE_DIR"] = os.environ["FEDCIPHER_HOME"] = f"{scratch}/state"
         issued = scheme.keygen(work.clients)
-        made = keys.save(issued, scheme, Path(scratch) / "keys", examples_per_weight=float(work.most_examples))
+        made = keys.save(issued, scheme, Path(scratch) / "keys", examples_per_weight=float(work.max_examples))
         opener = {} if name == "oneshot" else {"opener": made / "client-0.key"}
         strategy = SecureStrategy(averaging(work), made, out=Path(scratch) / "run", **opener)
         grid = LocalGrid(app_of(work, seed, secure=True), work.clients, made)
@@ -110,7 +110,7 @@ def under(name: str, bits: Bits, work: Workload, seed: int, first: Model) -> tup
 
 
 def away(first: Model, seed: int) -> Model:
-    """``first``, each value off by about 1e-6 of itself."""
+    """The model ``first``, with each value changed by about 1e-6 of itself."""
     rng = np.random.default_rng([seed, 1])
     return {name: np.float32(x * (1 + 1e-6 * rng.standard_normal(x.shape))) for name, x in first.items()}
 
@@ -120,7 +120,7 @@ def moved(first: Model, last: Model) -> NDArray[np.float64]:
 
 
 def measured(work: Workload, what: str, seed: int, clear: NDArray[np.float64]) -> Row:
-    """One run beside the ``clear`` one."""
+    """Measure one run against the ``clear`` one."""
     first, began, more = work.first(seed), time.monotonic(), {}
     if what == BESIDE:
         first = away(first, seed)
@@ -136,16 +136,16 @@ def measured(work: Workload, what: str, seed: int, clear: NDArray[np.float64]) -
 
 
 def runs_of(work: Workload) -> list[str]:
-    """What is measured of it."""
+    """The runs that are measured for a workload."""
     return [BESIDE, *(what for what, (name, _) in RUNS.items() if name not in work.without)]
 
 
-def all_measured(asked: argparse.Namespace, keep: Callable[[list[Row]], None]) -> list[Row]:
-    """Rows that are kept, and what is missing of them."""
+def all_measured(options: argparse.Namespace, keep: Callable[[list[Row]], None]) -> list[Row]:
+    """The stored rows, and the missing ones, which are measured here."""
     rows: list[Row] = json.loads(HELD.read_text(encoding="utf-8")) if HELD.exists() else []
     done = {(row["workload"], row["run"], row["seed"]) for row in rows}
-    for work in workloads(asked.data):
-        for seed in range(asked.seeds):
+    for work in workloads(options.data):
+        for seed in range(options.seeds):
             missing = [what for what in runs_of(work) if (work.name, what, seed) not in done]
             if not missing:
                 continue
@@ -163,9 +163,9 @@ def kept_in_file(rows: list[Row]) -> None:
 
 
 def percent(rows: list[Row]) -> str:
-    """The mean of all seeds, and each of them."""
+    """The loss in percent: the mean of all seeds, and each seed."""
     found = [100 * row["lost"] for row in sorted(rows, key=lambda row: row["seed"])]
-    # Nothing below zero that rounds to it.
+    # Adding 0.0 turns a rounded -0.00 into 0.00.
     shown = [f"{round(each, 2) + 0.0:.2f}" for each in (np.mean(found), *found)] if found else []
     return f"{shown[0]} ({', '.join(shown[1:])})" if shown else ""
 
@@ -183,14 +183,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--seeds", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     from fedcipher_research.baselines.registered import pass_on
 
     pass_on()
     for name in ("flwr", "fedcipher"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    rows = all_measured(asked, kept_in_file)
-    written("`make results-lost`", table(rows, workloads(asked.data)), "lost", PAGE)
+    rows = all_measured(options, kept_in_file)
+    written("`make results-lost`", table(rows, workloads(options.data)), "lost", PAGE)
 
 
 if __name__ == "__main__":

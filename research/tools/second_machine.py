@@ -1,6 +1,6 @@
-"""Moves what `make bench` and `make bench-hhe` wrote to docs/evidence/benchmarks-second.md.
+"""Copies the pages of `make bench` and `make bench-hhe` to docs/evidence/benchmarks-second.md.
 
-Then another machine writes the first two pages.
+Afterwards another machine can write the two pages again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ machine that they name, to lay beside them: each stamp below has its processor a
 
 
 def part(title: str, page: str) -> str:
-    """A page as a section of this one: its headings a level below, without the engine's, which stay where they are."""
+    """A page as a section of the new one: headings one level lower, without the part about the engine."""
     text = (DOCS / page).read_text(encoding="utf-8").partition("\n<!-- offload -->")[0]
     _, _, body = text.partition("\n\n")
     below = re.sub(r"^#", "##", body, flags=re.M).strip()

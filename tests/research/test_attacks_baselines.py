@@ -12,7 +12,7 @@ import wire_tools
 from baseline_lists import baselines
 from fedcipher import Codec, errors
 from fedcipher.schemes.library import _DecryptKernel
-from fedcipher_research.baselines.apart import running
+from fedcipher_research.baselines.sandbox import running
 from scheme_lists import schemes_that, works
 from test_schemes import reference_integers
 

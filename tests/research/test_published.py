@@ -165,7 +165,7 @@ def test_an_experiment_s_own_outcomes_get_into_its_papers_row(tmp_path, monkeypa
     Record("run it", "abc1234", "a machine", (judged("hours", found, 0.5),)).save(tmp_path / "convergence")
     runs = list(page.recorded())
     _, _, verdict, command, source, machine = page.row("flashe", "Table 4", runs)
-    assert (verdict, source, machine) == ("missed 1; 1 of its 81 figures", "`abc1234`", "a machine")
+    assert (verdict, source, machine) == ("missed 1; 1 of 81 figures", "`abc1234`", "a machine")
     assert command == "`run it` ([report](../../research/results/convergence))"
     assert ("flashe", "Table 4") not in page.missing(runs) and ("flashe", "Fig. 9") in page.missing(runs)
 

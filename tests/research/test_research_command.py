@@ -14,7 +14,7 @@ WRONG = [
     ("bench fednic --runs 1 --out {N}", "--data-dir"),
     ("bench fedbit-round --runs 1 --out {N} --data-dir {N}", "no folder mnist"),
     ("bench fedbit-packing --runs 1 --out {N} --server 127.0.0.1:7700", "leave out --server"),
-    ("bench fednic --cpus 2", "hold the two processes"),
+    ("bench fednic --cpus 2", "are for the two processes"),
     ("bench fedbit-packing --runs 0", "--runs 0"),
     ("bench report --out {N}", "check the path"),
 ]

@@ -20,7 +20,7 @@ from fedcipher_research.published.record import Record
 from fedcipher_research.published.tables import beside
 from fedcipher_research.published.verdict import judged, stated
 from fedcipher_research.studies import (
-    Asked,
+    StudySettings,
     accuracy,
     findings,
     masks,
@@ -152,7 +152,7 @@ def test_accuracy_by_sparsity_is_that_of_trainings(data_dir, tmp_path, monkeypat
 
 def test_a_training_that_ends_with_an_error_ends_the_study(tmp_path):
     with pytest.raises(BenchError, match="ended with"):
-        accuracy.run(Asked(data_dir=str(tmp_path), say=quiet))
+        accuracy.run(StudySettings(data_dir=str(tmp_path), say=quiet))
 
 
 # --- FedBit ------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_two_weights_of_a_coefficient_in_either_order():
 
 
 def test_the_worked_example_comes_out_and_the_other_order_is_not_comparable():
-    found = verdicts(packing.run(Asked(1, say=quiet)))
+    found = verdicts(packing.run(StudySettings(1, say=quiet)))
     assert found["the second weight shifted: packed coefficient"] == "reproduced"
     assert found["the first weight shifted: aggregated coefficient"] == "reproduced"
     assert found["the first weight shifted: packed coefficient"] == "not comparable"
@@ -207,11 +207,11 @@ def test_masks_and_sparse_updates_of_tiny_models(monkeypatch):
         monkeypatch.setattr(module, "application_sizes", lambda: TINY)
     monkeypatch.setattr(masks, "_RATES", masks._RATES[:2])
     monkeypatch.setattr(masks, "_WHOLE", 4)
-    found = masks.run(Asked(1, say=quiet))
+    found = masks.run(StudySettings(1, say=quiet))
     assert verdicts(found)["double masking, masks expected"] == "reproduced"
     assert all(outcome.verdict for outcome in found.outcomes)
     monkeypatch.setattr(sparse, "_SAMPLE", 2)
-    found = sparse.run(Asked(1, say=quiet))
+    found = sparse.run(StudySettings(1, say=quiet))
     assert all(outcome.verdict for outcome in found.outcomes)
     # Fewer values are fewer bytes, and every own coordinate has a tag.
     up = {name: cost["up"] for name, cost in found.figures.items()}
@@ -221,7 +221,7 @@ def test_masks_and_sparse_updates_of_tiny_models(monkeypatch):
 
 def test_the_studies_leave_the_ledgers_of_this_machine_alone(monkeypatch):
     monkeypatch.setenv("FEDCIPHER_STATE_DIR", "before")
-    packing.run(Asked(1, say=quiet))
+    packing.run(StudySettings(1, say=quiet))
     assert os.environ["FEDCIPHER_STATE_DIR"] == "before"
 
 
@@ -261,7 +261,7 @@ def test_a_link_in_a_namespace_is_as_fast_as_it_is_made():
 @pytest.mark.parametrize(
     ("python", "said"),
     [
-        ("", "names no Python that has Concrete: run `make concrete`"),
+        ("", "must name a Python that has Concrete: run `make concrete`"),
         ("/nowhere/python", "does not run"),
         (sys.executable, "ended with 1: .*concrete.*; run `make concrete`"),
     ],
@@ -269,7 +269,7 @@ def test_a_link_in_a_namespace_is_as_fast_as_it_is_made():
 def test_concrete_that_is_not_there_is_a_clear_error(monkeypatch, python, said):
     monkeypatch.setenv("FEDCIPHER_CONCRETE", python)
     with pytest.raises(BenchError, match=said):
-        study("tfhe-concrete")(Asked(runs=1, say=quiet))
+        study("tfhe-concrete")(StudySettings(runs=1, say=quiet))
 
 
 def test_concrete_opens_its_own_sums(monkeypatch):
@@ -277,7 +277,7 @@ def test_concrete_opens_its_own_sums(monkeypatch):
     if not python.exists():
         pytest.skip("Concrete is not installed; make concrete")
     monkeypatch.setenv("FEDCIPHER_CONCRETE", str(python))
-    found = study("tfhe-concrete")(Asked(runs=1, say=quiet))
+    found = study("tfhe-concrete")(StudySettings(runs=1, say=quiet))
     assert [o.verdict == "not comparable" for o in found.outcomes] == [False, True, True, True]
     assert all(found.figures[name] > 0 for name in ("encryption", "operation", "decryption", "up", "down"))
 

@@ -177,7 +177,8 @@ fn division_is_exact_where_it_is_close() {
     }
 }
 
-/// What FORMAT drops: the core's c0 rounded to whole 2^drop, in as many bits fewer; what does not fit them is refused.
+/// FORMAT drops low bits like the core: c0 is rounded to whole 2^drop and takes `drop` bits fewer. FORMAT refuses a
+/// value that does not fit.
 #[test]
 fn low_bits_are_dropped_as_the_core_does() {
     let of = arithmetic(Preset::FedbitPaper);
@@ -706,7 +707,7 @@ fn a_device_that_fails_is_an_error_or_the_cores_work() {
     device.discard().unwrap();
     assert_eq!(device.prepare(&[job(&mut rng)]).unwrap_err().class(), "AcceleratorError");
 
-    // What does not fit the device is refused when it is opened.
+    // A ring that does not fit the device is refused when the device is opened.
     let fast = arithmetic(Preset::Fast);
     let unfit = Driver::open(simulator(Setup::default()).device(), Link::PCIE3_X16, &fast, &key[..2048]).err();
     assert!(matches!(unfit, Some(Error::Unfit { .. })));

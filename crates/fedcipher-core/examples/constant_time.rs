@@ -1,8 +1,9 @@
-//! What handles secrets, under valgrind's memcheck with every secret marked as undefined memory (Langley's ctgrind): a
-//! branch or an index that depends on a secret is an error. `make constant-time` builds and runs it.
+//! Checks that no branch and no index depends on a secret. The program runs the code that handles secrets under
+//! valgrind's memcheck, with every secret marked as undefined memory (Langley's ctgrind). Memcheck reports each
+//! dependence as an error. `make constant-time` builds and runs the program.
 //!
-//! Secret are all draws of the operating system's generator, hence all keys and noise, and clients' updates. Public are
-//! what the core calls `shown` and what is on the wire.
+//! Secrets are all draws of the operating system's generator, hence all keys and noise, and clients' updates. Values that
+//! the core passes to `shown`, and all bytes on the wire, are public.
 #![allow(unsafe_code, reason = "valgrind is asked by instructions that do nothing elsewhere")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed run")]
 
@@ -156,7 +157,8 @@ fn round(scheme: &dyn Scheme, sizes: &[(usize, u32)], ahead: bool) {
     decryptor.decrypt(&aggregate, &Expect::default(), Means::default()).unwrap();
 }
 
-/// Keys as they come from their files. Those of `oneshot` are made in the open and marked then: a roster is public.
+/// Keys as a program reads them from their files. The keys of `oneshot` are generated unmarked, because a roster is
+/// public, and their secret parts are marked afterwards.
 fn keys(scheme: &dyn Scheme) -> KeySet {
     DRAWS_ARE_SECRET.store(scheme.members() == 0, Relaxed);
     let mut keys = scheme.keygen(&ClientId::list([0, 1, 2, 3, 4]), Epoch::new(1)).unwrap();
@@ -224,7 +226,7 @@ fn pasta() {
     }
 }
 
-/// What an update's values go through before they are quantised, and what means go through.
+/// The steps on an update's values before they are quantised, and the steps on means.
 fn coding() {
     let mut values = values(20_000);
     let rotation = Rotation::new([7; 16], values.len()).unwrap();

@@ -1,10 +1,10 @@
 //! A client's share of noise for differential privacy, added to its integers before they are encrypted.
 //!
-//! The update is cut to an L2 norm, put on the codec's grid by conditional stochastic rounding (Kairouz, Liu and
-//! Steinke, ICML 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation")
-//! and given discrete Gaussian noise (Canonne, Kamath and Steinke, NeurIPS 2020, "The Discrete Gaussian for
-//! Differential Privacy", algorithms 1 to 3). Bound and noise are decided in integers, so that no rounding of floats
-//! weakens the guarantee. `python/fedcipher/dp.py` chooses the parameters.
+//! The update is cut to an L2 norm and rounded to the codec's grid by conditional stochastic rounding (Kairouz, Liu and
+//! Steinke, ICML 2021, "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation").
+//! Then discrete Gaussian noise is added (Canonne, Kamath and Steinke, NeurIPS 2020, "The Discrete Gaussian for
+//! Differential Privacy", algorithms 1 to 3). The norm is checked and the noise is drawn in integers, so that no rounding
+//! of floats weakens the guarantee. `python/fedcipher/dp.py` chooses the parameters.
 
 use crate::bounds::max_level;
 use crate::codec::Layout;
@@ -13,10 +13,10 @@ use crate::threads::Threads;
 use crate::{Error, Result};
 use rayon::prelude::*;
 
-/// Elements that draw from one stream: the result does not depend on the number of threads.
+/// Elements that draw from one stream of randomness. The result does not depend on the number of threads.
 const CHUNK: usize = 1 << 14;
 
-/// Each rounding misses its bound with a probability below 10^-6 (`dp.py`), so this many misses do not occur.
+/// The number of tries to round an update. Each try exceeds the norm with a probability below 10^-6 (`dp.py`).
 const TRIES: u32 = 16;
 
 /// Largest numerator of a variance: products below stay within 127 bits.
@@ -46,7 +46,7 @@ impl DiscreteGaussian {
         Ok(DiscreteGaussian { numerator, denominator, scale: ((numerator / denominator).isqrt() + 1) as u64 })
     }
 
-    /// One exact draw: algorithm 3. Its time depends only on the drawn value.
+    /// Draws one integer exactly (algorithm 3). The time depends only on the drawn value.
     pub fn sample(&self, random: &mut Stream) -> i64 {
         loop {
             let proposal = laplace(random, self.scale);
@@ -60,7 +60,7 @@ impl DiscreteGaussian {
     }
 }
 
-/// Discrete Laplace of an integer scale: algorithm 2.
+/// Draws from the discrete Laplace distribution with an integer scale (algorithm 2).
 fn laplace(random: &mut Stream, scale: u64) -> i64 {
     loop {
         let low = random.below(scale);
@@ -79,7 +79,7 @@ fn laplace(random: &mut Stream, scale: u64) -> i64 {
     }
 }
 
-/// True with probability exp(-a / b): algorithm 1.
+/// True with probability exp(-a / b) (algorithm 1).
 fn exp_of_minus(random: &mut Stream, mut a: u128, b: u128) -> bool {
     while a > b {
         if !exp_of_minus_fraction(random, 1, 1) {
@@ -90,7 +90,7 @@ fn exp_of_minus(random: &mut Stream, mut a: u128, b: u128) -> bool {
     exp_of_minus_fraction(random, a, b)
 }
 
-/// [`exp_of_minus`] for a <= b.
+/// Like [`exp_of_minus`], for a <= b.
 fn exp_of_minus_fraction(random: &mut Stream, a: u128, b: u128) -> bool {
     let mut k = 1u128;
     while fraction(random, a, b * k) {
@@ -99,8 +99,8 @@ fn exp_of_minus_fraction(random: &mut Stream, a: u128, b: u128) -> bool {
     k % 2 == 1
 }
 
-/// True with probability a / b, for a <= b < 2^126: whether a uniform number, drawn 64 bits at a time until that is
-/// decided, is less than a / b.
+/// True with probability a / b, for a <= b < 2^126. Compares a / b with a uniform number, which is drawn 64 bits at a
+/// time until the comparison is decided.
 fn fraction(random: &mut Stream, mut a: u128, b: u128) -> bool {
     loop {
         let word = u128::from(random.next_u64());
@@ -132,17 +132,19 @@ pub struct Limits {
 /// An update with its noise.
 #[derive(Debug)]
 pub struct Noised {
-    /// Flat, on the grid: [`crate::codec::Update`] makes exactly the noisy integers of them.
+    /// All tensors' values in one list, on the grid. [`crate::codec::Update`] quantises them to exactly the noisy
+    /// integers.
     pub values: Vec<f32>,
-    /// How many values of each tensor had to be cut to the range.
+    /// The number of values of each tensor that had to be cut to the range.
     pub cut: Vec<u64>,
-    /// L2 norm before it was cut: private.
+    /// L2 norm before the update was cut. The norm is private.
     pub norm: f64,
 }
 
-/// `tensors` cut to `limits`, rounded to the grid of `layout`, with noise under `key`, which is used once.
+/// Cuts `tensors` to `limits`, rounds them to the grid of `layout` and adds noise drawn with `key`. A key must be used
+/// once only.
 ///
-/// All tensors have the same bits and range. Values beyond the range are cut and counted.
+/// All tensors must have the same bits and range. Values beyond the range are cut and counted.
 pub fn noised(
     layout: &Layout,
     tensors: &[&[f32]],
@@ -184,18 +186,19 @@ pub fn noised(
 }
 
 impl Limits {
-    /// The factor for an update of this norm.
+    /// The factor that cuts an update of this norm to the limit.
     fn scale(self, norm: f64) -> f64 {
         if norm > self.clip { self.clip / norm } else { 1.0 }
     }
 }
 
-/// Bits and range that all tensors of `layout` have, if `tensors` are of it and finite.
+/// The bits and the range of all tensors of `layout`. Fails if they differ, or if `tensors` do not fit the layout or are
+/// not finite.
 fn checked(layout: &Layout, tensors: &[&[f32]]) -> Result<(u32, f32)> {
     let described = layout.tensors();
     let lengths = described.iter().map(crate::codec::Tensor::len);
     if !lengths.eq(tensors.iter().map(|x| x.len())) {
-        return Err(Error::layout("the tensors are not those of the layout"));
+        return Err(Error::layout("the lengths of the tensors are not the lengths in the layout"));
     }
     let (bits, alpha) = described.first().map(|t| (t.bits, t.alpha)).ok_or_else(|| Error::layout("no tensors"))?;
     if described.iter().any(|t| (t.bits, t.alpha) != (bits, alpha)) {
@@ -209,9 +212,9 @@ fn checked(layout: &Layout, tensors: &[&[f32]]) -> Result<(u32, f32)> {
     Ok((bits, alpha))
 }
 
-/// Conditional stochastic rounding: `values * scale` to one of the neighbouring integers each, unbiased, again and
-/// again until the square of their norm is at most `most`.
-fn rounded(values: &[f32], scale: f64, most: u64, threads: Threads, key: &[u8; 32]) -> Result<Vec<i32>> {
+/// Rounds each of `values * scale` to one of its two neighbouring integers, without bias (conditional stochastic
+/// rounding). Repeats this until the square of their norm is at most `max_square`.
+fn rounded(values: &[f32], scale: f64, max_square: u64, threads: Threads, key: &[u8; 32]) -> Result<Vec<i32>> {
     let mut out = vec![0i32; values.len()];
     for purpose in 1..=TRIES {
         let round = |(index, (x, out)): (usize, (&[f32], &mut [i32]))| {
@@ -228,14 +231,14 @@ fn rounded(values: &[f32], scale: f64, most: u64, threads: Threads, key: &[u8; 3
         };
         let jobs = values.chunks(CHUNK).zip(out.chunks_mut(CHUNK)).collect();
         let squares = shared(threads, jobs, round).into_iter().collect::<Result<Vec<u64>>>()?;
-        if squares.into_iter().fold(0, u64::saturating_add) <= most {
+        if squares.into_iter().fold(0, u64::saturating_add) <= max_square {
             return Ok(out);
         }
     }
     Err(Error::layout(format!("{TRIES} roundings of an update all exceed its norm: the bound does not fit the range")))
 }
 
-/// The randomness of a chunk: purpose 0 is the noise, others are the tries to round.
+/// The randomness of a chunk. Purpose 0 is the noise; the other purposes are the tries to round.
 fn stream(key: &[u8; 32], purpose: u32, chunk: usize) -> Result<Stream> {
     let mut prefix = [0u8; 12];
     prefix[..4].copy_from_slice(&purpose.to_be_bytes());
@@ -243,7 +246,7 @@ fn stream(key: &[u8; 32], purpose: u32, chunk: usize) -> Result<Stream> {
     Stream::new(key, prefix)
 }
 
-/// `work` on each job and its index.
+/// Runs `work` on each job with its index, on one thread or all.
 fn shared<T: Send, R: Send>(threads: Threads, jobs: Vec<T>, work: impl Fn((usize, T)) -> R + Send + Sync) -> Vec<R> {
     match threads {
         Threads::One => jobs.into_iter().enumerate().map(work).collect(),

@@ -2,10 +2,8 @@
 //!
 //! Implementations differ on the validity of unusual signatures, and some differ between single and batch verification
 //! ("Taming the many EdDSAs", Chalkias, Garillot, Nikolaenko, 2020). Here a signature is valid by the rules of ZIP 215,
-//! which
-//! take the cofactor into account both alone and in a batch. Its key must be encoded as RFC 8032 says, and must not be
-//! of
-//! small order: under a key of small order one signature is valid for many messages.
+//! which take the cofactor into account both alone and in a batch. The key must have the encoding of RFC 8032. It must not
+//! be of small order, because under such a key one signature is valid for many messages.
 
 use crate::prf::{Draws, Stream, random_bytes};
 use crate::shown::shown;
@@ -25,7 +23,7 @@ pub const VERIFY_LEN: usize = 32;
 /// Bytes of a secret key.
 pub const SEED_LEN: usize = 32;
 
-/// Signatures that are checked together: more of them gain no time.
+/// Signatures that are checked together. A larger batch gains no time.
 const BATCH: usize = 128;
 
 /// The purpose of a signature. A signature holds for one purpose only.
@@ -35,7 +33,7 @@ pub enum Purpose {
     Update,
     /// A committee's member answers.
     Answer,
-    /// A committee's member complains about clients that have sealed false shares to it.
+    /// A committee's member complains about clients that have sent it false shares.
     Complaint,
     /// A committee's member has remembered sets of clients.
     Sets,
@@ -43,12 +41,12 @@ pub enum Purpose {
     Charter,
     /// A party has joined a roster.
     Roster,
-    /// A committee's member publishes a key that shares are sealed to.
+    /// A committee's member publishes a key to which shares are encrypted.
     Prekey,
 }
 
 impl Purpose {
-    /// All of them.
+    /// All purposes.
     pub const ALL: [Purpose; 7] = [
         Purpose::Update,
         Purpose::Answer,
@@ -77,7 +75,7 @@ impl Purpose {
     }
 }
 
-/// A secret key; zeroised when dropped, never printed.
+/// A secret key. It is zeroised when dropped, and never printed.
 #[derive(Clone)]
 pub struct SigningKey(ed25519_dalek::SigningKey);
 
@@ -88,7 +86,7 @@ impl std::fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// A fresh one from the operating system.
+    /// Generates a key from the operating system's randomness.
     pub fn generate() -> Result<Self> {
         Ok(SigningKey::from_seed(&*random_bytes::<SEED_LEN>()?))
     }
@@ -120,7 +118,8 @@ impl SigningKey {
     }
 }
 
-/// The encodings of points of small order with y below p, and of 1 and -1 with a sign that RFC 8032 refuses.
+/// Encodings of keys that are refused: points of small order with y below p, and 1 and -1 with a sign that RFC 8032
+/// forbids.
 const SMALL: [[u8; VERIFY_LEN]; 10] = {
     const ORDER_8: [[u8; VERIFY_LEN]; 2] = [
         [
@@ -149,20 +148,20 @@ const SMALL: [[u8; VERIFY_LEN]; 10] = {
     signed
 };
 
-/// Whether the y of `key` is below p = 2^255 - 19, and it is not of small order.
+/// True if the y of `key` is below p = 2^255 - 19 and the point is not of small order.
 fn is_admissible(key: &[u8; VERIFY_LEN]) -> bool {
     let [first, middle @ .., last] = key;
     let beyond = last & 0x7f == 0x7f && *first >= 0xed && middle.iter().all(|byte| *byte == 0xff);
     !beyond && !SMALL.contains(key)
 }
 
-/// Whether `key` is one that signatures can be checked with.
+/// True if signatures can be checked with `key`.
 #[must_use]
 pub fn is_key(key: &[u8; VERIFY_LEN]) -> bool {
     is_admissible(key) && VerificationKey::try_from(*key).is_ok()
 }
 
-/// A claimed message, and its signature.
+/// A message with a claimed signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
     /// The party that signed.
@@ -178,13 +177,13 @@ impl Signed<'_> {
         item(self.key, &self.purpose.of(self.message), self.signature)
     }
 
-    /// Whether the signature holds.
+    /// True if the signature is valid.
     #[must_use]
     pub fn holds(&self) -> bool {
         holds_alone(self.item())
     }
 
-    /// Refuses it where the signature does not hold.
+    /// Fails unless the signature is valid.
     pub fn check(&self) -> Result<()> {
         if self.holds() { Ok(()) } else { Err(Error::Signature { party: self.party }) }
     }
@@ -197,7 +196,7 @@ pub fn refused(all: &[Signed<'_>]) -> Result<Vec<ClientId>> {
     Ok(all.iter().zip(holds).filter_map(|(signed, holds)| (!holds).then_some(signed.party)).collect())
 }
 
-/// A signature over just `bytes`, ready for either check; none under a key that is refused.
+/// A signature over exactly `bytes`, for the single or the batch check. Returns `None` for a refused key.
 fn item(key: &[u8; VERIFY_LEN], bytes: &[u8], signature: &[u8; SIGNATURE_LEN]) -> Option<Item> {
     let item = || (VerificationKeyBytes::from(*key), Signature::from_bytes(signature), &bytes).into();
     is_admissible(key).then(item)
@@ -207,7 +206,7 @@ fn holds_alone(item: Option<Item>) -> bool {
     item.is_some_and(|item| item.verify_single().is_ok())
 }
 
-/// Which of `all` hold, checked in batches.
+/// Checks `all` signatures in batches. Returns true for each valid one.
 fn hold<T: Sync>(all: &[T], item: impl Fn(&T) -> Option<Item> + Sync) -> Result<Vec<bool>> {
     let part = |some: &[T]| hold_together(some.iter().map(&item).collect());
     Ok(all.par_chunks(BATCH).map(part).collect::<Result<Vec<_>>>()?.concat())
@@ -216,7 +215,7 @@ fn hold<T: Sync>(all: &[T], item: impl Fn(&T) -> Option<Item> + Sync) -> Result<
 fn hold_together(items: Vec<Option<Item>>) -> Result<Vec<bool>> {
     let mut batch = Verifier::new();
     items.iter().flatten().for_each(|item| batch.queue(item.clone()));
-    // These draws were unpredictable when signatures were made, so they may become known now.
+    // The seed was unpredictable when the signatures were made, so it may be marked public now.
     let draws = Stream::new(&shown(*random_bytes::<32>()?), [0; 12])?;
     let together = batch.verify(Draws(draws)).is_ok();
     Ok(items.into_iter().map(|item| if together { item.is_some() } else { holds_alone(item) }).collect())
@@ -232,11 +231,11 @@ mod tests {
         std::array::from_fn(byte)
     }
 
-    /// (message, key, signature, whether ZIP 215 takes it, whether its key is taken): the published vectors of "Taming
-    /// the many EdDSAs", repository ed25519-speccheck (Apache-2.0); the last comment is its own.
+    /// (message, key, signature, valid by ZIP 215, key accepted here). The vectors, and the comment on the last one, come
+    /// from the repository ed25519-speccheck of "Taming the many EdDSAs" (Apache-2.0).
     const VECTORS: [(&str, &str, &str, bool, bool); 15] = include!("../tests/speccheck.in");
 
-    /// Whether a bare signature holds, alone and in a batch of its own.
+    /// The validity of a signature without a purpose: (alone, in a batch of one).
     fn bare(message: &[u8], key: [u8; VERIFY_LEN], signature: &[u8; SIGNATURE_LEN]) -> (bool, bool) {
         let item = || Item::from((VerificationKeyBytes::from(key), Signature::from_bytes(signature), message));
         let mut batch = Verifier::new();

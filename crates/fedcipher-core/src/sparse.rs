@@ -1,9 +1,8 @@
 //! One coordinate set for a whole round, common to the cohort. All clients that send a part of their update send the
 //! same part. So the choice reveals nothing about a client's data, and frames carry no positions.
 //!
-//! The set is derived from data that every client has: the last aggregate's mean, and the round number. It is the same
-//! on
-//! every machine, because no floating-point sum enters it, only comparisons.
+//! The set is derived from data that every client has: the last aggregate's mean, and the round number. The set is the
+//! same on every machine, because it depends on comparisons of floats and not on sums of them.
 
 use crate::prf::Stream;
 use crate::{Error, Result, RoundId};
@@ -27,16 +26,16 @@ pub fn check_top(name: &'static str, top: f64) -> Result<()> {
     Err(Error::parameter(name, format!("{top} is not a fraction in (0, 1]")))
 }
 
-/// How many coordinates are sent of a tensor of `len` elements.
+/// The number of coordinates that are sent of a tensor of `len` elements.
 #[must_use]
 pub fn tensor_count(len: usize, top: f64) -> usize {
     if len < WHOLE_BELOW { len } else { ((len as f64 * top).ceil() as usize).min(len) }
 }
 
-/// The elements that all clients send in `round`, increasing and numbered through all tensors. Of each tensor of
-/// `lengths` they are the share `top`. A quarter of these are the elements where `reference` is largest by magnitude
-/// (the lower index of equal ones, never a zero). A public generator, seeded with the round, chooses the rest. Without
-/// a reference, all are random.
+/// The elements that all clients send in `round`, increasing and numbered through all tensors: the share `top` of each
+/// tensor of `lengths`. A quarter of these are the elements where `reference` is largest by magnitude (the lower index
+/// of equal ones, never a zero). A public generator, seeded with the round, chooses the rest. Without a reference, all
+/// are random.
 pub fn common_set(lengths: &[usize], reference: Option<&[f32]>, round: RoundId, top: f64) -> Result<Vec<u32>> {
     check_top("top", top)?;
     let elements = lengths.iter().try_fold(0usize, |sum, len| sum.checked_add(*len));
@@ -121,7 +120,7 @@ mod tests {
                 let end = start + len;
                 let chosen: Vec<usize> = set.iter().map(|d| *d as usize).filter(|d| (start..end).contains(d)).collect();
                 prop_assert_eq!(chosen.len(), tensor_count(*len, top));
-                // At most so many elements that were left out are larger than the smallest of the largest chosen.
+                // At least as many chosen elements as planned are as large as the smallest of the planned ones.
                 let mut sizes: Vec<f32> = (start..end).map(|d| reference[d].abs()).filter(|v| *v > 0.0).collect();
                 sizes.sort_by(|a, b| b.total_cmp(a));
                 sizes.truncate(chosen.len() * LARGEST_OF_FOUR / 4);
@@ -134,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Fixed for good: clients of different versions and machines must choose alike.
+    /// The set must never change: clients of different versions and machines must choose the same one.
     #[test]
     fn the_set_is_what_it_has_always_been() {
         let reference: Vec<f32> = (0..600).map(|k: i32| ((k * 37) % 101 - 50) as f32).collect();
@@ -146,7 +145,7 @@ mod tests {
     const FIRST: [u32; 6] = [178, 244, 272, 377, 426, 508];
     const LATER: [u32; 6] = [0, 179, 273, 377, 426, 508];
 
-    /// Over rounds every element's turn comes, also where the reference is large elsewhere.
+    /// Every element is sent in some round, even if the reference is large elsewhere.
     #[test]
     fn every_element_has_its_turn() {
         let mut reference = vec![0.0f32; 1000];

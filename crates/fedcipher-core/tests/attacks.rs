@@ -132,7 +132,8 @@ impl World {
         self.add(&ServerKey { cohort: Arc::new(cohort), ..server.clone() }, &frames)
     }
 
-    /// A client that has opened nothing yet is given `frame`. What it accepts must be true.
+    /// A client that has opened nothing yet is given `frame`. If the client accepts the frame, every number in it must
+    /// be true.
     fn open(&self, epoch: usize, frame: &[u8]) -> Option<Header> {
         let key = &self.epochs[epoch].clients[0];
         let decryptor = self.scheme.decryptor(key, None).unwrap();

@@ -1,4 +1,4 @@
-//! What must be refused: each with the right error, nothing panics, and the sum of the others stands.
+//! Bad input is refused with the right error. Nothing panics, and the sum of the other updates stands.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
 mod common;
@@ -271,7 +271,7 @@ fn a_scheme_is_called_by_its_name() {
     assert_eq!(wire::scheme_name(b"a\x1b[2J\xff\0behind\0\0\0"), "a\\x1b[2J\\xff");
 }
 
-/// Of a frame that comes in parts, too, every bit counts.
+/// The checksum of a frame that comes in parts covers every bit, too.
 #[test]
 fn a_checksum_in_parts_is_that_of_the_whole() {
     let frame = wire::append_checksum(vec![7; 300]);

@@ -195,7 +195,7 @@ fn bad_input_is_refused_before_the_work_starts() {
     let fresh = scheme(4, PRIMES[0], 4, 2);
     let unknown = encrypt(&s, &keys, &layout, 7, &client(0), &plan);
     let error = add(&fresh, &keys, &[unknown]).unwrap_err();
-    assert!(matches!(error, Error::Key { .. }) && error.to_string().contains("send it again"), "{error}");
+    assert!(matches!(error, Error::Key { .. }) && error.to_string().contains("send the key again"), "{error}");
 
     // Client 1 with client 0's encrypted key.
     let (theirs, ours) = (wire::parse(&first).unwrap(), wire::parse(&second).unwrap());
@@ -204,7 +204,7 @@ fn bad_input_is_refused_before_the_work_starts() {
     let mixed = [&theirs.payload[..key_bytes], &ours.payload[own..]].concat();
     let by_one = |payload: &[u8]| common::resigned(&keys.clients[1].sign, &ours.header.frame(payload));
     let error = add(&s, &keys, &[by_one(&mixed)]).unwrap_err();
-    assert!(error.to_string().contains("not the one issued"), "{error}");
+    assert!(error.to_string().contains("that was not issued to it"), "{error}");
 
     // A word that is not below p, a short payload, a wrong round.
     let mut bad = ours.payload.to_vec();

@@ -95,8 +95,8 @@ fn flashe_is_the_papers_formula() {
     }
 }
 
-/// What commit `6705a6b` made, before lanes were masked a vector at a time: every width but 1, 2 and 4, whose last byte
-/// it filled with mask.
+/// The digests of commit `6705a6b`, before lanes were masked a vector at a time. Widths 1, 2 and 4 are left out: that
+/// commit filled their last byte with mask.
 #[test]
 fn lanes_are_masked_as_one_by_one() {
     let prf = Prf::new(&[0x42u8; 16]).unwrap();
@@ -118,7 +118,7 @@ fn lanes_are_masked_as_one_by_one() {
     assert_eq!(hex(&masked.finalize()), "03f899499350df6ab7bc52c4ec2d5b4dcdd4ab3ee359e3814771ce3ac066fe5f");
 }
 
-/// What commit `6705a6b` made, before lanes were added a vector at a time: every width, many lengths.
+/// The digests of commit `6705a6b`, before lanes were added a vector at a time: every width, many lengths.
 #[test]
 fn lanes_are_added_as_one_by_one() {
     let mut added = Sha256::new();
@@ -141,7 +141,8 @@ fn lanes_are_added_as_one_by_one() {
     assert_eq!(hex(&added.finalize()), "cae4f9958846ab51ebbedb89ac229832d2d364598fb1837a967242a47cd54af3");
 }
 
-/// What a run as on another processor is for: `FEDCIPHER_PROCESSOR` names it (`make test-dispatch`).
+/// `make test-dispatch` runs the tests as on another processor, which `FEDCIPHER_PROCESSOR` names. This test shows that
+/// the run really has that processor's instructions.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_processor_is_the_one_that_was_asked_for() {
@@ -396,7 +397,8 @@ fn bfv_never_repeats_a_seed() {
     assert_ne!(payloads[0][32..], payloads[1][32..]);
 }
 
-/// What shares are sealed with: X-Wing's own vectors, and what Go's crypto/hpke has sealed with just the parts used here.
+/// Shares are encrypted by HPKE with X-Wing. The vectors are X-Wing's own, and a message that Go's crypto/hpke encrypted
+/// with exactly the algorithms used here.
 #[test]
 fn sealing_has_the_known_answers_of_x_wing_and_opens_what_go_sealed() {
     let mut seen = [0; 2];
@@ -412,7 +414,7 @@ fn sealing_has_the_known_answers_of_x_wing_and_opens_what_go_sealed() {
             seen[0] += 1;
         } else {
             assert_eq!(own.open(&v[1], &v[3]).unwrap().as_slice(), v[2]);
-            // What is sealed here opens by the same steps.
+            // A message encrypted here opens by the same steps.
             let sealed = HpkePublicKey::parse(&own.public()).unwrap().hpke_seal(&v[1], &v[2]).unwrap();
             assert_eq!(own.open(&v[1], &sealed).unwrap().as_slice(), v[2]);
             seen[1] += 1;

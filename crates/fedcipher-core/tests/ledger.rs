@@ -190,7 +190,7 @@ fn a_symbolic_link_is_not_followed() {
     refused();
 }
 
-/// What cannot be read has not been lost: no fix that costs the keys.
+/// A ledger that cannot be read has not been lost. So the error names no fix that costs the keys.
 #[test]
 fn a_folder_in_a_ledgers_place_is_no_reason_to_rotate() {
     let (state, key) = (tempfile::tempdir().unwrap(), key());
@@ -332,7 +332,7 @@ fn damaged_cut_or_deleted_openings_are_refused() {
     bytes[64 + 20] ^= 1;
     fs::write(&path, &bytes).unwrap();
     lost(claim(RoundId::new(1).get()));
-    // What a crash in mid-write leaves: part of a record that was never released.
+    // A crash in the middle of a write leaves part of a record that was never released.
     for torn in 1..64 {
         fs::write(&path, [&whole[..], &vec![7; torn][..]].concat()).unwrap();
         claim(RoundId::new(3).get()).unwrap();
@@ -491,7 +491,7 @@ fn a_torn_list_mends_and_a_damaged_one_admits_no_new_ledger() {
     }
 }
 
-/// What a state folder remembers, one file a kind: (suffix, a claim by a new process).
+/// The files of a state folder, one for each kind of memory: (suffix, a claim by a new process).
 type Kind = (&'static str, fn(&ClientKey, &Path, u64, u8) -> Result<(), Error>);
 
 const KINDS: [Kind; 3] = [

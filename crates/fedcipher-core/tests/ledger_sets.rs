@@ -99,7 +99,7 @@ fn sums_of_one_round_are_disjoint_and_none_is_older() {
 #[test]
 fn a_memory_outlives_keys_and_numbers_of_one_identity() {
     let (state, old, new) = (tempfile::tempdir().unwrap(), key(), key());
-    // What client `n` signs with, and which number a roster gives it.
+    // The signing key of client `n`, and the number that a roster gives to client `n`.
     let roster =
         |first: u32| -> Cohort { (0..10u8).map(|n| (ClientId::new((u32::from(n) + first) % 10), [n; 32])).collect() };
     let (first, second) = (roster(0), roster(5));
@@ -270,7 +270,7 @@ fn attack_35_a_memory_that_late_clients_make_anew_lets_no_kept_update_in() {
     }
 }
 
-/// What is forgotten is as old as its last round, the same set's, and 128 numbers more.
+/// A position is forgotten 128 round numbers after its last round, which is the last round of the same set.
 #[test]
 fn attack_35_a_position_is_too_old_only_when_its_last_round_is() {
     let state = tempfile::tempdir().unwrap();
@@ -309,7 +309,7 @@ fn a_long_journal_is_rewritten_and_says_the_same() {
     assert!(longest < 80_000, "{longest} bytes");
     assert!(is_set(opened(&key, state.path(), &sum(&key, 601, 1, &all[..9]))));
     opened(&key, state.path(), &sum(&key, 601, 1, &all[10..])).unwrap();
-    // What is kept is read as a whole, or not at all.
+    // The file is read as a whole, or not at all.
     let (path, holder) = (file(state.path(), "-0.sets"), Holder { key: &key, roster: None, minimum: 3 });
     let whole = fs::read(&path).unwrap();
     let mut bytes = whole.clone();
@@ -321,7 +321,7 @@ fn a_long_journal_is_rewritten_and_says_the_same() {
     }
     fs::write(&path, whole).unwrap();
     assert!(is_set(openings.claim(&fewer, &digest(&fewer))));
-    // Of the round that was the last when the journal was rewritten too.
+    // The same for the round that was the last one when the journal was rewritten.
     assert!(is_opened(opened(&key, state.path(), &sum(&key, 601, 1, &all))));
 }
 

@@ -16,7 +16,7 @@ fn layout(bits: u32, alpha: f32, lengths: &[usize]) -> Layout {
     Layout::new(lengths.iter().map(tensor).collect()).unwrap()
 }
 
-/// What a scheme's kernel makes of these values, less the integer of zero.
+/// The integers into which a scheme's kernel quantises these values, less the integer of zero.
 fn integers(layout: &Layout, flat: &[f32]) -> Vec<i64> {
     let update = Update::new(layout, layout.split(flat).unwrap(), Rounding::Nearest).unwrap();
     let mut ints = vec![0u32; flat.len()];
@@ -72,7 +72,8 @@ fn variances_out_of_range_are_refused() {
 }
 
 proptest! {
-    /// What is written back becomes exactly the integers meant, whatever the range: all of them, at every width.
+    /// Values that are written back are quantised to exactly the intended integers: all of them, at every width, for
+    /// every range.
     #[test]
     fn the_grid_is_exact_at_every_width(alpha in 1e-20f32..1e20, bits in 4u32..=24, at in any::<u32>()) {
         let half = (1i64 << (bits - 1)) - 1;
@@ -208,7 +209,7 @@ fn a_key_gives_as_many_updates_as_its_budget_also_after_restarts() {
     let mut other = Plain::new(private()).encryptor(&key, Some(state.path())).unwrap();
     let error = other.precompute(RoundId::new(9), &layout(8, 1.0, &[1]), &[]).unwrap_err();
     assert!(error.to_string().contains("new keys"), "{error}");
-    // What was claimed without a budget counts once there is one.
+    // Rounds that were claimed without a budget count as soon as there is one.
     Ledger::open(&key, Some(state.path())).unwrap().claim(RoundId::new(6)).unwrap();
     assert!(Ledger::open(&key, Some(state.path())).unwrap().within(Some(4)).claim(RoundId::new(7)).is_err());
     assert!(Ledger::open(&key, Some(state.path())).unwrap().within(Some(5)).claim(RoundId::new(7)).is_ok());

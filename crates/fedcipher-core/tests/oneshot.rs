@@ -123,7 +123,7 @@ impl Round {
         self.clients.iter().map(|client| self.update(client, round, &prekeys)).collect()
     }
 
-    /// What members without `dead` answer, added.
+    /// Adds the answers of all members but `dead`.
     fn ask(&self, aggregator: &mut dyn Aggregator, dead: &[u32]) {
         for (member, request) in aggregator.requests().unwrap() {
             if !dead.contains(&member.get()) {
@@ -463,7 +463,7 @@ fn the_server_gets_no_sum_of_pads() {
                 member,
                 secrets,
             ));
-            // What every party could take off, had it the server's frames.
+            // Every party that has the server's frames can compute this veil.
             assert_eq!((sum + veil).to_wire() == rest[..TAG_LEN], reveal == Reveal::Server);
             assert_ne!(sum.to_wire(), rest[..TAG_LEN]);
             shown.push(Element::new(u128::from_le_bytes(*rest.first_chunk().unwrap())));
@@ -576,7 +576,7 @@ fn resigned(round: &Round, id: usize, change: impl FnOnce(&mut [u8])) -> Vec<u8>
     parsed.header.frame(&[ciphertexts, &shares, &tag.to_bytes(), &signature.unwrap()].concat())
 }
 
-/// What client `id` seals to a member beside its update when it wants this to be its share.
+/// The envelope that client `id` sends to a member beside its update when `share` is to be the member's share.
 fn sealed_as(round: &Round, id: usize, member: u32, share: &[u8]) -> Vec<u8> {
     let parsed = wire::parse(&round.updates[id]).unwrap();
     let (body, tag, _) = split::<SIGNATURE_LEN>(parsed.payload).unwrap();
@@ -800,7 +800,7 @@ fn a_client_seals_to_the_newest_prekeys_only_and_to_enough_of_them() {
     assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 0, needed: 4, .. })));
     assert!(matches!(take(&mut first, &new[..3]), Err(Error::NoPrekeys { known: 3, needed: 4, .. })));
     assert!(matches!(send(&mut first, 20), Err(Error::NoPrekeys { known: 3, needed: 4, .. })));
-    // Of a member that is away there is none: its share is left out, and it is not asked.
+    // An absent member has no prekey. So the client leaves out its share, and the server does not ask the member.
     assert!(take(&mut first, &new[..4]).unwrap().is_empty());
     let lacking = send(&mut first, 20).unwrap();
     let mut aggregator = round.scheme.aggregator(&round.keys.server, Some(RoundId::new(20))).unwrap();
@@ -893,7 +893,7 @@ fn misfitting(round: &Round, id: usize, members: &[u32]) -> Vec<u8> {
     resigned(round, id, |shares| lies.iter().for_each(|(m, lie)| shares[round.share_at(*m)].copy_from_slice(lie)))
 }
 
-/// What `member` answers to `request` when it lies about the combination of the `k`-th client's share.
+/// The answer of `member` to `request` when the member lies about the combination of the `k`-th client's share.
 fn lying(round: &Round, member: u32, request: &[u8], k: usize) -> Vec<u8> {
     let answer = round.member(member).answer(request).unwrap();
     let parsed = wire::parse(&answer).unwrap();

@@ -132,7 +132,7 @@ fn reports_of_the_revoked_of_other_epochs_and_of_other_engines_count_nothing() {
     let root = TempDir::new().unwrap();
     let mut authority = authority(&root, 1);
     authority.rotate(false).unwrap();
-    // Of the epoch before, of one to come, and of one whose key their engines do not have.
+    // The epoch before, an epoch to come, and an epoch whose key their engines do not have.
     for name in DEVICES {
         authority.report_closed(name, ENGINE, &Epoch::list([1, 2, 3, u64::MAX])).unwrap();
     }

@@ -11,7 +11,7 @@ const MAX_CONNECTIONS: usize = 10;
 const ONE: Origin = Origin::User(1);
 const OTHER: Origin = Origin::User(2);
 
-/// What a limiter has turned away.
+/// The connections that a limiter has rejected.
 type OnRejected = Arc<Mutex<Vec<(Origin, &'static str)>>>;
 
 /// A limiter with room for [`MAX_CONNECTIONS`] connections, and its memory.

@@ -1,4 +1,4 @@
-//! Whose identity is whose: what the authority keeps of its devices' cards.
+//! The identity cards of devices that the authority keeps, and the device that each card belongs to.
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

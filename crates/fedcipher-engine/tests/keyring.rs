@@ -1,4 +1,4 @@
-//! What an engine takes up from the authority.
+//! The keys and settings that an engine accepts from the authority.
 #![cfg(feature = "server")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -30,7 +30,7 @@ fn the_scheme_of_a_device_does_not_change() {
     };
     keyring.insert("device", &spec("double"), &key("double", 1)).unwrap();
     keyring.insert("device", &spec("double"), &key("double", 2)).unwrap();
-    // What hosts were told of the codec and its ranges would be of another.
+    // Hosts have been told of the codec and its ranges, and a new scheme would make that wrong.
     let changed = keyring.insert("device", &spec("single"), &key("single", 3)).unwrap_err();
     assert!(matches!(&changed, Error::Configuration(why) if why.contains("changed the scheme")), "{changed}");
     let changed = keyring

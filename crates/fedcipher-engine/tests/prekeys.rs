@@ -171,7 +171,7 @@ impl Running {
         Ok(frame)
     }
 
-    /// What the members are asked for a round of all, with `prekeys`.
+    /// The requests to the members for a round of all devices, with `prekeys`.
     fn requests(&mut self, round: u64, prekeys: &[Vec<u8>]) -> Box<dyn fedcipher_core::scheme::Aggregator> {
         let mut aggregator = self.held.scheme.aggregator(&self.held.keys[0].server, Some(RoundId::new(round))).unwrap();
         let given: Vec<&[u8]> = prekeys.iter().map(Vec::as_slice).collect();

@@ -1,10 +1,9 @@
-//! What every part of Fedcipher passes on: the numbers [`RoundId`], [`Epoch`], [`ClientId`], [`Weight`] and
-//! [`TotalWeight`], each a type of its own, and the one encoding of parameters ([`canonical`]).
+//! Types that all parts of Fedcipher share: the numbers [`RoundId`], [`Epoch`], [`ClientId`], [`Weight`] and
+//! [`TotalWeight`], each with a type of its own, and the one encoding of parameters ([`canonical`]).
 //!
-//! On the wire, in a ledger and in Python they are plain integers. A program makes the type once, where it reads such an
-//! integer, and reads the integer back with `get`, where it writes one. Between the two, the compiler refuses a round where
-//! an epoch belongs. For that, none of the types converts or computes silently: there is no `From<u64>`, no `Deref` and no
-//! arithmetic operator.
+//! On the wire, in a ledger and in Python these numbers are plain integers. A program makes the type where it reads such
+//! an integer, and calls `get` where it writes one. Between the two, the compiler refuses a round where an epoch belongs.
+//! So none of the types converts or computes silently: there is no `From<u64>`, no `Deref` and no arithmetic operator.
 
 #![warn(missing_docs)]
 

@@ -1,7 +1,7 @@
-"""The schemes to compare with: Paillier, SEAL's BFV and CKKS, TFHE. They are not meant for service.
+"""Schemes to compare with: Paillier, SEAL's BFV and CKKS, TFHE. Do not use them for real data.
 
-Fedcipher does not know them by itself. `fedcipher_research.baselines.registered` registers them, and
-``fedcipher-research`` imports that.
+Fedcipher does not register these schemes. `fedcipher_research.baselines.registered` registers them, and
+``fedcipher-research`` imports that module.
 """
 
 from fedcipher_research.baselines.paillier import Paillier
@@ -12,4 +12,4 @@ __all__ = ["BASELINES", "QUICK", "BfvLib", "Ckks", "Paillier", "Tfhe"]
 
 BASELINES = (Paillier, BfvLib, Ckks, Tfhe)
 QUICK = tuple(cls for cls in BASELINES if cls is not Tfhe)
-"""Without TFHE, to which 100 values of 12 clients are more than a minute's work."""
+"""The baselines without TFHE, which takes more than a minute for 100 values of 12 clients."""

@@ -22,25 +22,25 @@ __all__ = ["Paillier"]
 class Paillier(LibraryScheme):
     """Paillier (1999) by python-paillier over gmpy2, with or without packing.
 
-    Withstands a server that keeps to the protocol and any eavesdropper of today; not a quantum computer. Every
-    client holds the one secret key, so one client that colludes with the server opens every update.
+    Protects updates from a server that follows the protocol and from eavesdroppers, but not from a quantum computer.
+    All clients share one secret key, so a client that colludes with the server exposes every update.
 
     Parameters
     ----------
     clients, max_weight
-        Most clients of a round and largest weight of one; they fix the field width.
+        The most clients of a round, and the largest weight of a client. They determine the field width.
     key_bits
         Bits of n: 2048 (112 bits of security) or 3072 (128).
     packing
-        ``"batched"``: as many fields as n holds in one ciphertext, each wide enough for its whole sum,
-        so that no carry reaches the next (BatchCrypt's idea); ``"none"``: a ciphertext a value.
+        ``"batched"``: a ciphertext holds as many fields as fit below n. Each field is wide enough for its whole sum,
+        so that no carry reaches the next field (BatchCrypt's idea). ``"none"``: one ciphertext for each value.
     """
 
     name = "paillier"
     info = SchemeInfo(
         summary="the classical additive scheme, by python-paillier; a baseline",
         withstands="a server that keeps to the protocol, eavesdroppers (not post-quantum)",
-        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key; "
+        broken_by="one client colluding with the server: it opens every update, for all rounds of its key; "
         "quantum computers",
         cost="about 2x batched, about 200x without packing; milliseconds a ciphertext",
         source="Paillier 1999; BatchCrypt",
@@ -105,7 +105,7 @@ class _Paillier(Arithmetic):
             return paillier.PaillierPrivateKey(paillier.PaillierPublicKey(p * q), p, q)
         except (ValueError, KeyError, TypeError):
             raise KeyFormatError(
-                "this is no Paillier key of this version; make keys with `fedcipher-research keygen`"
+                "this is not a Paillier key of this version; make keys with `fedcipher-research keygen`"
             ) from None
 
     def sealer(self, secret: bytes) -> Callable[[Numbers], bytes]:
@@ -126,7 +126,9 @@ class _Paillier(Arithmetic):
         try:
             n = int(parse_json(public)["n"], 16)
         except (ValueError, KeyError, TypeError):
-            raise KeyFormatError("this is no Paillier server key of this version") from None
+            raise KeyFormatError(
+                "this is not a Paillier server key of this version; make keys with `fedcipher-research keygen`"
+            ) from None
         return _Product(self, n)
 
     def parse(self, payload: bytes, elements: int, limit: Any) -> list[Any]:
@@ -160,7 +162,7 @@ class _Paillier(Arithmetic):
 
 
 class _Product(Adder):
-    """Sums of plaintexts are products of ciphertexts modulo n squared."""
+    """Adds plaintexts by multiplying ciphertexts modulo n squared."""
 
     def __init__(self, arithmetic: _Paillier, n: int) -> None:
         gmpy2 = load("gmpy2")

@@ -1,4 +1,4 @@
-"""Importing this registers the baselines; FEDCIPHER_SCHEMES=fedcipher_research.baselines.registered has it imported."""
+"""Registers the baselines when imported. FEDCIPHER_SCHEMES=fedcipher_research.baselines.registered imports it."""
 
 import os
 
@@ -14,7 +14,7 @@ for _baseline in BASELINES:
 
 
 def pass_on() -> None:
-    """Let the programs that this one starts know the baselines too."""
+    """Set the environment so that programs started by this process register the baselines too."""
     named = [name for name in os.environ.get(MODULES, "").split(",") if name]
     if __name__ not in named:
         os.environ[MODULES] = ",".join([*named, __name__])

@@ -1,6 +1,6 @@
-"""`bfv-lib` and `ckks`: Microsoft SEAL through TenSEAL, a vector of slots a ciphertext; baselines.
+"""`bfv-lib` and `ckks`: baselines by Microsoft SEAL through TenSEAL, with a vector of slots in each ciphertext.
 
-SEAL can be brought down by damaged ciphertexts, so it reads others' in a process of its own (`apart`).
+A damaged ciphertext can crash SEAL. So SEAL reads ciphertexts of other parties in a process of its own (`sandbox`).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from fedcipher.schemes.base import SchemeInfo
 from fedcipher.schemes.library import Adder, Arithmetic, LibraryScheme, Numbers
 
 from fedcipher_research._optional import INSTALL
-from fedcipher_research.baselines.apart import Apart
+from fedcipher_research.baselines.sandbox import Sandbox
 
 __all__ = ["BfvLib", "Ckks"]
 
 _LENGTH = struct.Struct("<I")
 _DEGREES = (4096, 8192, 16384, 32768)
 _WITHSTANDS = "a server that keeps to the protocol, eavesdroppers (post-quantum)"
-_BROKEN_BY = "one client colluding with the server: it opens everybody, for all rounds of its key"
+_BROKEN_BY = "one client colluding with the server: it opens every update, for all rounds of its key"
 
 
 class BfvLib(LibraryScheme):
-    """BFV as a general library offers it: public-key encryption, one value in each of N slots.
+    """BFV of a general library: public-key encryption, with one value in each of N slots.
 
-    Withstands a server that keeps to the protocol and any eavesdropper, under ring-LWE at 128 bits (SEAL's
-    default moduli); one client that colludes with the server opens every update.
+    Protects updates from a server that follows the protocol and from eavesdroppers, under ring-LWE at 128 bits (SEAL's
+    default moduli). A client that colludes with the server exposes every update.
 
-    ``clients`` and ``max_weight`` fix the plaintext modulus: a prime that holds every sum twice over. ``degree`` is N,
-    a power of two up to 32768; without one it is the smallest at which SEAL's 128-bit modulus holds the sums.
+    ``clients`` and ``max_weight`` determine the plaintext modulus: a prime above twice the largest sum. ``degree`` is
+    N, a power of two up to 32768. By default, N is the smallest degree at which SEAL's 128-bit modulus holds the sums.
     """
 
     name = "bfv-lib"
@@ -61,19 +61,19 @@ class BfvLib(LibraryScheme):
         codec: Codec | None = None,
     ) -> None:
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
-        # Keys of before there was a choice name none.
+        # Older keys name no degree, so the default degree is not in the parameters either.
         super().__init__(codec_or(codec, 12), params if degree is None else {**params, "degree": degree})
-        self._arithmetic = Apart(_Bfv(self.field_bits(57), degree))
+        self._arithmetic = Sandbox(_Bfv(self.field_bits(57), degree))
 
 
 class Ckks(LibraryScheme):
-    """CKKS by SEAL: approximate arithmetic, here precise enough that every integer sum is exact.
+    """CKKS by SEAL: approximate arithmetic, used here with enough precision that every integer sum is exact.
 
-    Withstands a server that keeps to the protocol and any eavesdropper, under ring-LWE at 128 bits; one client
-    that colludes with the server opens every update. Decrypted sums must not travel back to the server:
-    they carry information about the key (IND-CPA-D, Li and Micciancio 2021).
+    Protects updates from a server that follows the protocol and from eavesdroppers, under ring-LWE at 128 bits. A
+    client that colludes with the server exposes every update. Do not send decrypted sums back to the server: they
+    reveal information about the key (IND-CPA-D, Li and Micciancio 2021).
 
-    ``clients`` and ``max_weight`` bound the sums, which must keep 12 bits below a double's precision.
+    ``clients`` and ``max_weight`` limit the sums, which must stay 12 bits below a double's precision.
     """
 
     name = "ckks"
@@ -94,11 +94,11 @@ class Ckks(LibraryScheme):
         params = {"clients": clients, "max_weight": max_weight, "min_contributions": min_contributions}
         super().__init__(codec_or(codec, 12), params)
         self.field_bits(40)
-        self._arithmetic = Apart(_Ckks())
+        self._arithmetic = Sandbox(_Ckks())
 
 
 class _Seal(Arithmetic):
-    """Vectors of at most `slots` values, each behind its length."""
+    """Arithmetic on payloads: vectors of at most `slots` values, each after its length."""
 
     ntt_form = False
     scale = 1.0
@@ -134,7 +134,7 @@ class _Seal(Arithmetic):
             return tenseal.context_from(key)
         except (ValueError, RuntimeError, TypeError):
             raise KeyFormatError(
-                "this is no key of this scheme and version; make keys with `fedcipher-research keygen`"
+                "this is not a key of this scheme and version; make keys with `fedcipher-research keygen`"
             ) from None
 
     def sealer(self, secret: bytes) -> Callable[[Numbers], bytes]:
@@ -166,16 +166,17 @@ class _Seal(Arithmetic):
             if vector.size() != min(self.slots, elements - start):
                 raise FrameError(f"ciphertext {len(vectors)} holds {vector.size()} values")
             if not self.fresh(context, vector):
-                raise FrameError(f"ciphertext {len(vectors)} is of another form than this scheme's encryptor makes")
+                raise FrameError(f"ciphertext {len(vectors)} has another form than this scheme's encryptor makes")
             vectors.append(vector)
         if at != len(payload):
             raise FrameError(f"payload has {len(payload)} bytes instead of {at}")
         return vectors
 
     def fresh(self, context: Any, vector: Any) -> bool:
-        """Whether a vector has the form of an encryption and of a sum of them: the first of a sum decides for no other.
+        """Return True if a vector has the form of an encryption, or of a sum of encryptions.
 
-        The library takes ciphertexts of any degree, level and scale that its parameters know.
+        The library accepts ciphertexts of any degree, level and scale of its parameters. Without this check, the first
+        ciphertext of a sum would determine which others can be added.
         """
         parts = vector.ciphertext()
         if len(parts) != 1:
@@ -200,7 +201,7 @@ class _Seal(Arithmetic):
 
 
 def frame(vectors: Iterator[Any]) -> bytes:
-    """Serialised vectors in a row."""
+    """Serialise vectors one after the other, each after its length."""
     out = bytearray()
     for vector in vectors:
         data = vector.serialize()
@@ -231,10 +232,10 @@ class _Bfv(_Seal):
         # SEAL's 109-bit modulus at N = 4096 leaves room for sums of up to about 30 bits.
         least = 4096 if width <= 28 else 8192
         if degree is not None and degree not in {n for n in _DEGREES if n >= least}:
-            raise ParameterError(f"degree {degree} is no power of two from {least}, which sums here need, to 32768")
+            raise ParameterError(f"degree {degree} is not a power of two from {least} (which these sums need) to 32768")
         self.slots = degree or least
         step = 2 * self.slots
-        # Decrypted values are signed: the modulus must hold twice the sum. Batching asks for 1 modulo 2N.
+        # Decrypted values are signed, so the modulus must exceed twice the sum. Batching needs a prime = 1 modulo 2N.
         candidate = max((1 << (width + 1)) // step, 1) * step + 1
         while not gmpy2.is_prime(candidate):
             candidate += step
@@ -282,7 +283,7 @@ class _Ckks(_Seal):
         found = np.asarray(decrypted, np.float64)
         rounded = np.rint(found)
         whole = np.isfinite(found).all() and np.abs(found - rounded).max(initial=0) <= 0.25
-        # Beyond a double's whole numbers a cast to integers could give any of them.
+        # Above 2^53 a double does not hold every whole number, so the cast could give a wrong one.
         if not whole or rounded.min(initial=0) < 0 or rounded.max(initial=0) >= 2.0**53:
-            raise DecryptError("decrypted values are no whole numbers: wrong key or damaged aggregate")
+            raise DecryptError("decrypted values are not whole numbers: wrong key or damaged aggregate")
         return rounded.astype(np.uint64)

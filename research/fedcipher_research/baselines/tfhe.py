@@ -1,4 +1,4 @@
-"""`tfhe`: radix integers of TFHE, with a bootstrapping a block when carries fill up."""
+"""`tfhe`: radix integers of TFHE. When carries fill up, each block takes a bootstrapping."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _BLOCK_BITS = 2
 
 
 class Tfhe(LibraryScheme):
-    """Sums of TFHE radix integers, one a value, by tfhe-rs (2 bits of message and 2 of carry a block).
+    """Sums of TFHE radix integers by tfhe-rs: one integer for each value, with 2 message and 2 carry bits in a block.
 
-    Withstands a server that keeps to the protocol and any eavesdropper, under LWE at 128 bits (failure below
-    2**-128); one client that colludes with the server opens every update. The server could compute
-    anything on the values, which additive averaging does not need: it is here to be measured.
+    Protects updates from a server that follows the protocol and from eavesdroppers, under LWE at 128 bits (failure
+    below 2**-128). A client that colludes with the server exposes every update. TFHE allows any computation on the
+    values, which averaging does not need: the scheme is here for measurements.
 
-    ``clients`` and ``max_weight`` fix how many blocks hold a sum.
+    ``clients`` and ``max_weight`` determine how many blocks hold a sum.
     """
 
     name = "tfhe"
     info = SchemeInfo(
         summary="TFHE radix integers, by tfhe-rs; a baseline, for hundreds of values",
         withstands="a server that keeps to the protocol, eavesdroppers (post-quantum)",
-        broken_by="one client colluding with the server: it opens everybody, for all rounds of its key",
+        broken_by="one client colluding with the server: it opens every update, for all rounds of its key",
         cost="about 160x up, 74,000x down; bootstrappings on the server",
         source="TFHE; tfhe-rs",
         baseline=True,

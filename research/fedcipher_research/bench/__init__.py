@@ -1,1 +1,1 @@
-"""Presets, which lay published measurements beside measured ones, and the report of a measurement."""
+"""Presets, which compare published measurements with ours, and the report of a measurement."""

@@ -25,18 +25,18 @@ __all__ = ["add_bench"]
 
 
 def add_bench(parser: Parser) -> None:
-    """Adds its options."""
+    """Add the options of `bench`."""
     parser.description = (
-        "A preset or a study lays published figures beside measured ones; `round` measures what you ask for; `serve` "
-        "is the server's side for --server; `report` draws an earlier results.json again."
+        "A preset or a study compares published figures with measured ones. `round` measures the cases that you name. "
+        "`serve` is the server's side for --server. `report` writes the report of an earlier results.json again."
     )
     parser.add_argument(
-        "what", choices=[*preset_names(), *study_names(), "round", "serve", "report"], help="what to measure, or to do"
+        "what", choices=[*preset_names(), *study_names(), "round", "serve", "report"], help="the measurement or action"
     )
     add_measuring(parser)
     data = parser.add_argument_group("data")
     data.add_argument(
-        "--data-dir", default="", help="studies that train: a folder with one of each data set, as mnist and cifar10"
+        "--data-dir", default="", help="for studies that train: a folder with a folder for each data set, like mnist"
     )
     parser.example("round --runs 3 --schemes bfv,paillier", "report --out runs/bench-round")
     parser.set_defaults(run=_bench)
@@ -87,22 +87,22 @@ def _study(options: argparse.Namespace, command: str) -> int:
     from fedcipher._terminal import print_table
 
     from fedcipher_research.published.tables import beside
-    from fedcipher_research.studies import Asked, check_data, study
+    from fedcipher_research.studies import StudySettings, check_data, study
     from fedcipher_research.studies.findings import circumstances, write
 
     if not 1 <= options.runs <= 1000:
         raise ParameterError(f"--runs {options.runs} is not between 1 and 1000")
     link = link_of(options)
     if Limits.parse(options.cpus, options.memory or ""):
-        raise ParameterError("--cpus and --memory hold the two processes of a preset or of round on this machine")
+        raise ParameterError("--cpus and --memory are for the two processes of a preset or of round on this machine")
     if options.server:
-        raise ParameterError(f"{options.what} makes its own servers: leave out --server")
+        raise ParameterError(f"{options.what} starts its own servers: leave out --server")
     check_data(options.what, options.data_dir)
     folder = out_folder(options)
     writable_folder(folder)
     facts = circumstances()
     found = study(options.what)(
-        Asked(options.runs, options.data_dir, link, lambda text: print(text, file=sys.stderr, flush=True))
+        StudySettings(options.runs, options.data_dir, link, lambda text: print(text, file=sys.stderr, flush=True))
     )
     shown = beside(found.outcomes)
     if found.outcomes:

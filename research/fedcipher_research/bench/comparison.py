@@ -1,4 +1,4 @@
-"""A published figure beside one of a study's."""
+"""The comparison of a published figure with a measured one."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from fedcipher_research.published.verdict import Better, Outcome, judged
 __all__ = ["Comparison", "Measured", "per", "ratio", "summaries", "total"]
 
 Measured = Callable[[dict[str, dict[str, Summary]]], float]
-"""From summaries by case label and figure name; a `KeyError` where a case has no run."""
+"""Computes a figure from summaries by case label and figure name. Raises `KeyError` if a case has no run."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared, with which published figure, and why not where it cannot be."""
+    """A measured figure and its published counterpart, with the reason if they are not comparable."""
 
     what: str
     published: Published
     ours: Measured
     better: Better = "smaller"
     because: str = ""
-    """Why it is not comparable, where it is not."""
+    """Why the figures are not comparable; empty if they are."""
     doubts: tuple[int, ...] = ()
-    """The paper's contradictions that bear on it."""
+    """The numbers of the paper's contradictions that concern this figure."""
     bound: str = ""
-    """``over`` or ``at most``, where that is what is printed."""
+    """``over`` or ``at most``, if the paper prints a bound."""
 
     def outcome(self, found: dict[str, dict[str, Summary]]) -> Outcome:
-        """By what was measured; without a verdict where its cases have not been."""
+        """The outcome of the measurement; without a verdict if a case was not measured."""
         try:
             here = self.ours(found)
         except (KeyError, ZeroDivisionError):
@@ -55,15 +55,15 @@ def summaries(study: Study) -> dict[str, dict[str, Summary]]:
 
 
 def ratio(figure: str, over: str, under: str) -> Measured:
-    """How many times ``under``'s average ``over``'s is."""
+    """The average of ``over`` divided by the average of ``under``."""
     return lambda s: s[over][figure].average / s[under][figure].average
 
 
 def per(figure: str, label: str, count: float) -> Measured:
-    """A figure per value or client, or in another unit."""
+    """A figure divided by ``count``: for each value or client, or in another unit."""
     return lambda s: s[label][figure].average / count
 
 
 def total(label: str, unit: float, *figures: str) -> Measured:
-    """Several figures of a case together."""
+    """The sum of several figures of a case, in units of ``unit``."""
     return lambda s: sum(s[label][figure].average for figure in figures) / unit

@@ -1,4 +1,4 @@
-"""FedBit's Table I and Fig. 6: its models by its BFV, by ours, and by what stands here for its baselines."""
+"""FedBit's Table I and Fig. 6: its models under FedBit's BFV, under ours, and under substitutes for its baselines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATA = {"LeNet-5": "Fashion-MNIST", "ResNet-20": "CIFAR-10", "ResNet-18": "CIFA
 
 
 def _residual(first: int, blocks: int, stages: int, classes: int) -> list[int]:
-    """Weights of each layer, its batch norm included, of the usual ResNet for images of 32 by 32."""
+    """Weights of each layer, batch norm included, of the usual ResNet for images of 32 by 32."""
     layers = [3 * 9 * first + 2 * first]
     before = first
     for width in (first << stage for stage in range(stages)):
@@ -39,7 +39,8 @@ _LAYERS = {
     "ResNet-18 of 100": _residual(64, 2, 4, 100),
 }
 _SIZES = {model: sum(layers) for model, layers in _LAYERS.items()}
-# Scheme by what it stands for. Of the large models by a library one client's update is measured: ten are gigabytes.
+# The substitute scheme for each baseline. For large models under a library, one client's update is measured, because
+# ten updates take gigabytes.
 _LIBRARIES = {"CKKS": ("CKKS (SEAL)", "ckks"), "PACK": ("BFV (SEAL)", "bfv-lib")}
 _PAILLIER = "Paillier packed, LeNet-5"
 _BATCHCRYPT = "BatchCrypt (IID)"
@@ -48,12 +49,12 @@ _BECAUSE = {
     _BATCHCRYPT: "BatchCrypt on AWS there; Paillier of our packing, which is not BatchCrypt's, here",
     "PACK": "PACK's packing over TenSEAL is not FedBit's to describe; a value a slot here",
 }
-_UNLIKE = "what stands for the baselines here is not what they were, Paillier packed for BatchCrypt least of all"
-_MISFIT = "what is printed does not fit the ResNet-20 that is named"
+_UNLIKE = "the substitutes here differ from the paper's baselines, most of all packed Paillier from BatchCrypt"
+_MISFIT = "the printed traffic does not fit the named ResNet-20"
 
 
 def fedbit_table1() -> Preset:
-    """Its cases, and every traffic of the one and every time of the other beside what was measured."""
+    """The cases, and comparisons for every traffic of Table I and every time of Fig. 6."""
     misfit = doubt(_PAPER, "CIFAR traffic does not fit ResNet-20")
     cases: list[Case] = []
     comparisons: list[Comparison] = []
@@ -107,7 +108,7 @@ def fedbit_table1() -> Preset:
         [
             "an FPGA at the clients there, two cores of a processor here",
             "both send one value of c0 a coefficient; of c1 ours sends the seed, FedBit the whole",
-            "what ours does ahead of the data in an application (docs/evidence/benchmarks.md) is counted here",
+            "the work that ours does ahead of the data in an application (docs/evidence/benchmarks.md) is counted here",
             f"{_CLIENTS} clients are added here; five of ten are in a round there",
             "the paper's speed-ups and savings are over baselines of other machines, models and data splits",
             "the savings hang on what stands for BatchCrypt: Paillier packed sends far less than BatchCrypt is printed "
@@ -141,7 +142,7 @@ def _scaled(model: str) -> str:
 
 
 def _times(label: str, data: str) -> list[tuple[str, Published, Measured]]:
-    """Encryption and decryption of a round and client beside Fig. 6, which has none for CIFAR-100."""
+    """Encryption and decryption of a round and client, as in Fig. 6. The figure has no times for CIFAR-100."""
     if data == "CIFAR-100":
         return []
     encryption = figure(_PAPER, "Fig. 6", f"FedBit {data} encryption")
@@ -183,7 +184,7 @@ def _speed_ups() -> list[Comparison]:
 
 
 def _savings() -> list[Comparison]:
-    """The mean of what FedBit's bytes are less than each baseline's, in percent, as the paper reckons it."""
+    """The mean saving of FedBit's bytes against the baselines, in percent, computed like in the paper."""
     means: dict[str, Measured] = {}
     for model in ("LeNet-5", "ResNet-18", "ResNet-18 of 100"):
         theirs = [_both_ways(f"{name}, {model}") for name, _ in _LIBRARIES.values()]
@@ -220,13 +221,13 @@ def _savings() -> list[Comparison]:
 
 
 def _of_batchcrypt(model: str) -> tuple[int, ...]:
-    """The doubts about its column: of another data split, and of CIFAR-10 and CIFAR-100 the same traffic."""
+    """Doubts about BatchCrypt's column: another data split, and the same traffic for CIFAR-10 and CIFAR-100."""
     iid = doubt(_PAPER, "BatchCrypt column is IID")
     return (iid,) if model == "LeNet-5" else (doubt(_PAPER, "BatchCrypt traffic is the same"), iid)
 
 
 def _arithmetic() -> list[str]:
-    """What FedBit's parameters, as far as they are known, make of each model by two rules and in two units."""
+    """The traffic of each model by FedBit's parameters, as far as they are known, by two rules and in two units."""
     per_ciphertext, one = 2 * 4096, 2 * 2 * 8 * 4096
     found: list[str] = []
     for model, layers in _LAYERS.items():

@@ -27,7 +27,8 @@ def page(study: Study, preset: Preset, pictures: list[_page.Picture]) -> str:
         parts += [_page.table(shown.rows)]
         for head, texts in shown.notes:
             parts += [f"<p>{escape(head)}:</p><ul>", *(f"<li>{escape(text)}</li>" for text in texts), "</ul>"]
-        parts += ["<p>What differs:</p><ul>", *(f"<li>{escape(text)}</li>" for text in preset.differs), "</ul>"]
+        parts += ["<p>Differences from the published set-up:</p><ul>"]
+        parts += [*(f"<li>{escape(text)}</li>" for text in preset.differs), "</ul>"]
     parts += ["<h2>Pictures</h2>", _page.pictures(pictures)]
     parts += ["<h2>How it was measured</h2>", _page.facts((name, text.strip("`")) for name, text in facts(study))]
     return _page.document(f"{preset.name}: what encryption costs", [*parts, "</main>"])

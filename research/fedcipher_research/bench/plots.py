@@ -17,7 +17,7 @@ _PHASES = ("keygen", "encrypt", "operate", "decrypt")
 
 
 def figures(results: list[CaseResult]) -> Iterator[tuple[str, str, Any]]:
-    """(file name, caption, matplotlib figure) of every picture; none without a finished run."""
+    """(file name, caption, matplotlib figure) of every picture. Yields nothing without a finished run."""
     done = [result for result in results if result.runs]
     if not done:
         return

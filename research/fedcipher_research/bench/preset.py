@@ -1,4 +1,4 @@
-"""A published measurement as cases of this tool, and the figures to compare with."""
+"""A published measurement: the cases that repeat it, and the figures to compare with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Preset"]
 
 @dataclass(frozen=True)
 class Preset:
-    """A named scenario."""
+    """A published scenario with a name."""
 
     name: str
     summary: str
@@ -25,6 +25,6 @@ class Preset:
     comparisons: list[Comparison] = field(default_factory=list[Comparison])
 
     def outcomes(self, study: Study) -> list[Outcome]:
-        """Every comparison; without a verdict where its cases have not been measured."""
+        """The outcome of every comparison; without a verdict if its cases were not measured."""
         found = summaries(study)
         return [comparison.outcome(found) for comparison in self.comparisons]

@@ -1,6 +1,6 @@
-"""The published measurements, as cases of this tool and as figures to compare with.
+"""The published measurements: the cases that repeat them, and the figures to compare with.
 
-Published figures come from `fedcipher_research.published`; what a paper does not print is not made up here.
+All published figures come from `fedcipher_research.published`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedcipher_research.published import Published, cell, claim, doubt, figure
 __all__ = ["preset", "preset_names"]
 
 _KB, _MB = 1 << 10, 1e6
-"""FLASHE's sizes are of 1,024 (its plaintext column is 20 bits a value); of the other papers nothing says so."""
+"""FLASHE's KB are 1,024 bytes (its plaintext column has 20 bits a value). Other papers do not define their units."""
 
 
 _PHASES = {"encryption": "encrypt", "operation": "operate", "decryption": "decrypt"}
@@ -81,7 +81,7 @@ def _fhe() -> Preset:
     traffic = doubt("resource-study", "879.54 MB over 512 ciphertexts")
     tiny = doubt("resource-study", "TFHE memory of 0.26")
     other_tfhe = "the slides use Concrete on 0 to 2^7, this is tfhe-rs on values of 12 bits"
-    reading = "what 32 additions are, and how many results are decrypted, the slides leave open"
+    reading = "the slides do not state what 32 additions are, nor how many results are decrypted"
     comparisons: list[Comparison] = []
     for scheme, label in names.items():
         for phase, ours in _PHASES.items():
@@ -124,7 +124,7 @@ def _fhe() -> Preset:
     )
 
 
-# Ours by the paper's names, and why a library's are not comparable.
+# Our cases by the paper's names, and why a library's figures are not comparable.
 _FLASHE = {
     "Pai+bat": ("Paillier batched", "paillier", ""),
     "FV+bat": (
@@ -186,7 +186,7 @@ def _flashe_table2() -> Preset:
 
 
 def _hhe_table() -> Preset:
-    # As published: int8 parameters, four of twelve clients in a round.
+    # The published set-up has int8 parameters and four of twelve clients in a round.
     pasta, bfv, plain = "PASTA and BFV", "BFV (SEAL)", "plain"
     clients, sums = 4, 2
     updates = clients * sums
@@ -281,12 +281,12 @@ _PRESETS: dict[str, Callable[[], Preset]] = {
 
 
 def preset_names() -> list[str]:
-    """Names that `preset` takes."""
+    """The names of all presets."""
     return list(_PRESETS)
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name. Raises `ParameterError`."""
+    """The preset with this name. Raises `ParameterError`."""
     if name not in _PRESETS:
         raise ParameterError(f"preset {name!r} is not one of {', '.join(_PRESETS)}")
     return _PRESETS[name]()

@@ -23,7 +23,7 @@ __all__ = ["markdown", "write"]
 
 
 def write(study: Study, preset: Preset, folder: Path) -> None:
-    """Everything. Raises `ReportError` where a file cannot be written."""
+    """Write all files of the report into ``folder``. Raises `ReportError` if a file cannot be written."""
     pictures = list(plots.figures(study.results))
     results.write(study, folder)
     try:
@@ -51,7 +51,7 @@ def markdown(study: Study, preset: Preset, pictures: list[tuple[str, str]]) -> s
             *(f"**{text}**" for text in shown.reversed),
             markdown_table(shown.rows),
             *(f"{head}:\n\n" + "\n".join(f"* {text}" for text in texts) for head, texts in shown.notes),
-            "What differs:\n\n" + "\n".join(f"* {text}" for text in preset.differs),
+            "Differences from the published set-up:\n\n" + "\n".join(f"* {text}" for text in preset.differs),
         ]
     parts += ["## Pictures", *(f"![{caption}]({name}.png)" for name, caption in pictures)]
     parts += ["## How it was measured", "\n".join(f"* {name}: {text}" for name, text in facts(study))]

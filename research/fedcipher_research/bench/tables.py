@@ -1,4 +1,4 @@
-"""What a report of a preset has beside the tables of its measurement."""
+"""Tables of a preset's report that a plain measurement does not have."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["compared", "facts"]
 
 
 def compared(study: Study, preset: Preset) -> Beside:
-    """Published figures beside ours."""
+    """The table of published figures beside ours."""
     return beside(preset.outcomes(study))
 
 
 def facts(study: Study) -> list[tuple[str, str]]:
-    """Where and how it was measured."""
+    """(name, text) of the facts about the machine and the measurement."""
     return [
         ("command", f"`{study.command}`"),
         ("begun", study.began),

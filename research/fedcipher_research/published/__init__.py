@@ -1,9 +1,8 @@
-"""What the five papers print that Fedcipher stands beside: the one source of published figures.
+"""The figures of five papers with which Fedcipher is compared: the only source of published figures.
 
-`published.json` is their extract as data: tables, figures, claims, set-ups, limits, and where a paper contradicts
-itself. `sections.json` has their headings and which section speaks of which table
-(`research/tools/paper_sections.py`). A preset or a page that lays a published figure beside a measured one takes it
-from here, so that it names its place.
+`published.json` is the extract of the papers: tables, figures, claims, set-ups, limits, and contradictions within a
+paper. `sections.json` has their headings, and the section of each table (`research/tools/paper_sections.py`). Presets
+and pages take published figures from here, so that every figure names its place.
 """
 
 from __future__ import annotations
@@ -43,47 +42,47 @@ PAPERS = {
     "resource-study": "the resource study",
     "fednic": "FedNIC",
 }
-"""What pages call each."""
+"""The name of each paper on pages."""
 
 _FOLDER = Path(__file__).parent
-# The unit of a table's column, where its name ends in one.
+# The unit of a table's column, by the ending of the column's name.
 _UNITS = {"s": "s", "h": "h", "GB": "GB", "KB": "KB", "usd": "$", "x": "x", "B": "B"}
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Published:
-    """One figure as a paper prints it."""
+    """One figure of a paper, as printed."""
 
     paper: str
     place: str
-    """A table, a figure, or where a claim stands."""
+    """A table, a figure, or the place of a claim."""
     section: str
     what: str
     value: Any
-    """A `Decimal` of as many digits as the extract has; an int, a text or a list where that is printed."""
+    """A `Decimal` with the digits of the extract; or an int, a text or a list, if the paper prints one."""
     unit: str
 
     @property
     def number(self) -> float:
-        """To compare with. Raises `ParameterError` where the paper prints none."""
+        """The value as a number. Raises `ParameterError` if the paper does not print a number."""
         if isinstance(self.value, bool) or not isinstance(self.value, (int, Decimal)):
-            raise ParameterError(f"{self.named}: {self.what} is no number but {self.value!r}")
+            raise ParameterError(f"{self.named}: {self.what} is {self.value!r}, which is not a number")
         return float(self.value)
 
     @property
     def decimals(self) -> int:
-        """Digits after the point, to which alone it can be compared."""
+        """Digits after the point. A measured value is compared to this many digits."""
         return max(0, -int(self.value.as_tuple().exponent)) if isinstance(self.value, Decimal) else 0
 
     @property
     def where(self) -> str:
-        """Table or figure, with the section that speaks of it."""
+        """Table or figure, with the section that mentions it."""
         return f"{self.place}, section {self.section}" if self.section else self.place
 
     @property
     def named(self) -> str:
-        """Paper and place."""
+        """The paper and the place in it."""
         return f"{PAPERS[self.paper]}, {self.where}"
 
 
@@ -94,7 +93,7 @@ def _papers() -> dict[str, Any]:
 
 @cache
 def sections() -> dict[str, Any]:
-    """For each paper its ``headings`` (number, title), and the section of each of its ``places``."""
+    """For each paper: its ``headings`` (number, title), and the section of each of its ``places``."""
     return json.loads((_FOLDER / "sections.json").read_text(encoding="utf-8"))
 
 
@@ -113,7 +112,7 @@ def _entry(paper: str, kind: str, place: str) -> Any:
 
 
 def places(paper: str) -> dict[str, str]:
-    """A paper's tables and figures, and what each shows."""
+    """The tables and figures of a paper, with their captions."""
     found = _paper(paper)
     return {
         **{entry["id"]: entry["caption"] for entry in found["tables"]},
@@ -126,7 +125,7 @@ def _section(paper: str, place: str) -> str:
 
 
 def cell(paper: str, table: str, row: Mapping[str, Any], column: str, unit: str | None = None) -> Published:
-    """A table's cell, in the one row that has these values in these columns. Raises `ParameterError`."""
+    """The cell of a table, in the one row with the values ``row``. Raises `ParameterError` unless one row has them."""
     entry = _entry(paper, "tables", table)
     columns: list[str] = entry["columns"]
     unknown = [name for name in [*row, column] if name not in columns]
@@ -145,7 +144,7 @@ def cell(paper: str, table: str, row: Mapping[str, Any], column: str, unit: str 
 
 
 def _unit(table: Any, column: str, row: list[Any]) -> str:
-    """As the column's name has it, or a column of units beside it, or the whole table."""
+    """The unit in the column's name, or in a column of units beside it, or of the whole table."""
     columns: list[str] = table["columns"]
     beside = next((c for c in (column.replace("_size", "_unit"), "unit") if c in columns and c != column), None)
     if beside is not None and ("_size" in column or beside == "unit"):
@@ -157,7 +156,7 @@ def _unit(table: Any, column: str, row: list[Any]) -> str:
 
 
 def figure(paper: str, place: str, name: str, at: int | None = None) -> Published:
-    """A value that the text gives for a figure; of several, as in a range, the one ``at``. Raises `ParameterError`."""
+    """A value that the text gives for a figure; for a range, its value number ``at``. Raises `ParameterError`."""
     for entry in _values(_entry(paper, "figures", place)):
         value = entry["value"]
         if entry["name"] != name or isinstance(value, list) != (at is not None):
@@ -169,12 +168,12 @@ def figure(paper: str, place: str, name: str, at: int | None = None) -> Publishe
 
 
 def setup(paper: str) -> dict[str, Any]:
-    """What a paper says of its set-up, as the extract has it. Raises `ParameterError`."""
+    """A paper's set-up, from the extract. Raises `ParameterError`."""
     return dict(_paper(paper)["setup"])
 
 
 def _values(entry: Any) -> list[Any]:
-    # Hybrid HE's Fig. 7 is printed as two tables, and says so in words.
+    # Hybrid HE's Fig. 7 is printed as two tables: its entry has a text instead of values.
     return entry["values"] if isinstance(entry["values"], list) else []
 
 
@@ -187,12 +186,12 @@ def claim(paper: str, what: str) -> Published:
 
 
 def doubts(paper: str) -> list[str]:
-    """Where a paper contradicts itself, or leaves open what a comparison needs; in the extract's order."""
+    """A paper's contradictions, and the points it leaves open that a comparison needs, in the extract's order."""
     return list(_paper(paper)["doubts"])
 
 
 def doubt(paper: str, begins: str) -> int:
-    """The place, from 1, of the contradiction that begins so. Raises `ParameterError`."""
+    """The number, from 1, of the contradiction that begins with ``begins``. Raises `ParameterError`."""
     found = [at for at, text in enumerate(doubts(paper), 1) if text.startswith(begins)]
     if len(found) != 1:
         raise ParameterError(f"{PAPERS[paper]}: {len(found)} contradictions begin with {begins!r}")
@@ -205,7 +204,7 @@ def everything(paper: str) -> Iterator[Published]:
 
 
 def everything_of(paper: str) -> Iterator[tuple[Published, str]]:
-    """Each cell, value and claim that is printed, with what its row of a table is of."""
+    """Each cell, value and claim that is printed, with the texts in its row of a table."""
     found = _paper(paper)
     for table in found["tables"]:
         for row in table["rows"]:
@@ -224,7 +223,7 @@ def everything_of(paper: str) -> Iterator[tuple[Published, str]]:
 
 @cache
 def numbers(paper: str) -> frozenset[Decimal]:
-    """Every number that the extract of a paper has, those in its texts included."""
+    """Every number in the extract of a paper, including numbers in its texts."""
     return frozenset(_numbers(_paper(paper)))
 
 

@@ -1,6 +1,7 @@
-"""Outcomes of an experiment on disk, with what it takes to run it again: `outcomes.json` beside its report.
+"""The outcomes of an experiment on disk, with the command that runs it again: `outcomes.json` beside the report.
 
-A study that is no preset of `fedcipher bench` writes its own; docs/evidence/published.md is made of all of them.
+Presets of `fedcipher-research bench` need no such file; every other study writes one. docs/evidence/published.md is
+made from all of them.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ __all__ = ["Record"]
 
 @dataclass(frozen=True)
 class Record:
-    """What one command found, and how it was run."""
+    """The outcomes of one command, and how the command was run."""
 
     command: str
     commit: str
-    """Of the source that ran; empty: the one with which its figures were committed."""
+    """The commit of the source that ran. Empty means the commit that added the figures."""
     machine: str
     outcomes: tuple[Outcome, ...]
     differs: tuple[str, ...] = ()
-    """What differs from the published set-up."""
+    """Differences from the published set-up."""
 
     @classmethod
     def of(cls, command: str, outcomes: Sequence[Outcome], differs: Sequence[str] = ()) -> Record:
-        """A record of this machine and source, now."""
+        """A record with this machine and the current commit."""
         found = machine()
         named = f"{found['processor']}, {found['cores']} cores"
         return cls(command, found.get("commit", ""), named, tuple(outcomes), tuple(differs))
@@ -48,20 +49,22 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        """Read it; each published figure must still be what the papers' extract says. Raises `ReportError`."""
+        """Read a record. Raises `ReportError`, also if a published figure is not in the papers' extract any more."""
         try:
             data = read_json(path, MAX_REPORT, follow=True, parse_float=Decimal)
             outcomes = tuple(_outcome(found) for found in data["outcomes"])
             return cls(data["command"], data["commit"], data["machine"], outcomes, tuple(data["differs"]))
         except (ValueError, KeyError, TypeError, StopIteration) as error:
-            raise ReportError(f"{path} is no outcomes.json of this version: {error}; run its command again") from error
+            raise ReportError(
+                f"{path} is not an outcomes.json of this version: {error}; run its command again"
+            ) from error
 
 
 def _plain(value: Any) -> Any:
-    # Its digits stay: a float is written with no more of them than it takes to tell it from others.
+    # The digits stay the same: JSON writes a float with the fewest digits that identify it.
     if isinstance(value, Decimal):
         return float(value)
-    raise TypeError(f"{value!r} is no plain value")
+    raise TypeError(f"{value!r} is not a plain value")
 
 
 def _outcome(data: dict[str, Any]) -> Outcome:

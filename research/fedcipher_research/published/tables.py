@@ -1,4 +1,4 @@
-"""Outcomes as the rows of a table, with the notes that its cells point to; and tables as Markdown."""
+"""Writes outcomes as the rows of a table, with notes to its cells, and tables as Markdown."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ __all__ = ["Beside", "beside", "markdown_table"]
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows, the head first, as a table of Markdown."""
+    """A Markdown table of these rows. The first row is the head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
 @dataclass
 class Beside:
-    """A table of published figures beside ours, its head first, and what stands below and above it."""
+    """A table of published figures beside ours, head first, with the notes below it and the warnings above it."""
 
     rows: list[list[str]]
     notes: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
-    """Reasons and contradictions, each list behind its heading."""
+    """Reasons and contradictions: (heading, texts)."""
     reversed: list[str] = field(default_factory=list[str])
-    """Printed advantages that are disadvantages here: to be said first."""
+    """Printed advantages that are disadvantages here. A page shows them before the table."""
 
 
 def beside(outcomes: Sequence[Outcome]) -> Beside:
-    """Cells stay short, as columns of a table must: why something is not comparable stands below, by its number."""
+    """Make the table. Cells are short: the reason why a figure is not comparable is a numbered note below."""
     shown = Beside([["figure", "printed in", "published", "here", "here / published", "verdict"]])
     reasons: list[str] = []
     contradictions: dict[tuple[str, int], None] = {}

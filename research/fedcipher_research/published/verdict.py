@@ -1,4 +1,4 @@
-"""What a measured figure is beside a published one."""
+"""The verdict on a measured figure beside a published one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULE = (
     "*Beaten* and *missed*: better and worse than printed, by the factor beside them, on whatever machine each ran. "
     "*Not comparable*: what was measured is not what was printed, for the reason given."
 )
-"""For pages: no tolerance is chosen, so that nobody has to trust one."""
+"""The rule of verdicts, for pages. The rule has no tolerance, so a reader need not trust a choice of one."""
 
 Better = Literal["smaller", "larger"]
 _NONE = "not measured"
@@ -25,22 +25,22 @@ _NONE = "not measured"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A published figure, ours where it has been measured, and what that makes of it."""
+    """A published figure, our figure if it has been measured, and the verdict."""
 
     what: str
     published: Published
     here: float | None
     unit: str
     verdict: str
-    """``reproduced``, ``beaten``, ``missed`` or ``not comparable``; empty where nothing was measured."""
+    """``reproduced``, ``beaten``, ``missed`` or ``not comparable``; empty if nothing was measured."""
     because: str = ""
-    """Why it is not comparable."""
+    """Why the figures are not comparable."""
     doubts: tuple[int, ...] = ()
-    """Places, from 1, in the paper's list of contradictions that bear on it."""
+    """The numbers, from 1, of the paper's contradictions that concern this figure."""
     bound: str = ""
-    """``over`` or ``at most``, where that is what the paper prints."""
+    """``over`` or ``at most``, if the paper prints a bound."""
     said: str = ""
-    """What was found here, where the paper prints a statement and no number."""
+    """The finding here in words, if the paper prints a statement and not a number."""
     better: Better = "smaller"
 
     @property
@@ -52,24 +52,24 @@ class Outcome:
 
     @property
     def measured(self) -> str:
-        """Ours, with its unit."""
+        """Our figure, with its unit."""
         if self.said:
             return self.said
         return _NONE if self.here is None else f"{number(self.here)} {self.unit}".strip()
 
     @property
     def factor(self) -> str:
-        """Ours over the published one."""
+        """Our figure divided by the published one."""
         if self.here is None or not self.published.number:
             return ""
         published = self.published.number
         factor = self.here / published
-        # Close to one, four digits would hide on which side it is.
+        # Close to one, four digits would not show whether the factor is above or below one.
         return f"{factor:.5f}x" if 0.9 < factor < 1.1 else f"{number(factor)}x"
 
     @property
     def reversed(self) -> bool:
-        """A printed advantage that is a disadvantage here; what is better smaller, as an overhead, is none."""
+        """True if a printed advantage is a disadvantage here. A figure that should be small is not an advantage."""
         none = {"x": 1, "%": 0}.get(self.unit)
         return (
             self.better == "larger"
@@ -89,7 +89,7 @@ def judged(
     doubts: tuple[int, ...] = (),
     bound: str = "",
 ) -> Outcome:
-    """The outcome by `RULE`."""
+    """The outcome for a number, by `RULE`."""
     return Outcome(
         what,
         published,
@@ -106,7 +106,7 @@ def judged(
 def stated(
     what: str, published: Published, said: str, holds: bool, *, because: str = "", doubts: tuple[int, ...] = ()
 ) -> Outcome:
-    """The outcome of a statement in words: whether it ``holds`` for what was ``said`` to be found here."""
+    """The outcome for a statement in words. ``said`` is the finding here; ``holds`` is true if the statement holds."""
     verdict = "not comparable" if because else "reproduced" if holds else "missed"
     return Outcome(what, published, None, published.unit, verdict, because, doubts, said=said)
 

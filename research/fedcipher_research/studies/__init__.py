@@ -1,6 +1,7 @@
-"""Published experiments that are no cases of `fedcipher_research.bench.presets`, each a function that measures one.
+"""Studies: functions that repeat a published experiment which `fedcipher_research.bench.presets` cannot express.
 
-`fedcipher-research bench NAME` runs one and writes its report; docs/evidence/published.md is made of their outcomes.
+`fedcipher-research bench NAME` runs a study and writes its report. docs/evidence/published.md is made from the
+outcomes.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from pathlib import Path
 
 from fedcipher.errors import ParameterError
 
-from fedcipher_research.studies.findings import Asked, Findings
+from fedcipher_research.studies.findings import Findings, StudySettings
 
-__all__ = ["Asked", "Findings", "check_data", "study", "study_names"]
+__all__ = ["Findings", "StudySettings", "check_data", "study", "study_names"]
 
-# A module of this package and its function, loaded when asked for: some need packages of their own.
+# The module of each study. It is loaded when the study runs, because some studies need packages of their own.
 _STUDIES = {
     "fedbit-packing": "packing",
     "fedbit-round": "fedbit_round",
@@ -29,7 +30,7 @@ _STUDIES = {
     "tfhe-concrete": "concrete",
     "fednic": "fednic",
 }
-# What those that train need of --data-dir.
+# The data sets in --data-dir that a study trains on.
 _DATA = {
     "fedbit-round": ("mnist", "cifar10"),
     "flashe-accuracy": ("mnist",),
@@ -39,7 +40,7 @@ _DATA = {
 
 
 def check_data(name: str, data_dir: str) -> None:
-    """Raise `ParameterError` where a study's data sets are not in ``data_dir``."""
+    """Raise `ParameterError` if a data set of a study is not in ``data_dir``."""
     needed = _DATA.get(name, ())
     if needed and not data_dir:
         raise ParameterError(f"{name} trains: give --data-dir, a folder with {' and '.join(needed)}")
@@ -49,12 +50,12 @@ def check_data(name: str, data_dir: str) -> None:
 
 
 def study_names() -> list[str]:
-    """Names that `study` takes."""
+    """The names of all studies."""
     return list(_STUDIES)
 
 
-def study(name: str) -> Callable[[Asked], Findings]:
-    """The study of that name. Raises `ParameterError`."""
+def study(name: str) -> Callable[[StudySettings], Findings]:
+    """The study with this name. Raises `ParameterError`."""
     if name not in _STUDIES:
         raise ParameterError(f"study {name!r} is not one of {', '.join(_STUDIES)}")
     return import_module(f"fedcipher_research.studies.{_STUDIES[name]}").run

@@ -1,4 +1,4 @@
-"""FLASHE's sparsity levels in training: what a model is worth after some rounds, and what its updates take."""
+"""FLASHE's sparsity levels in training: the accuracy of a model after some rounds, and the size of its updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedcipher.errors import BenchError
 from fedcipher.foreign_files import MAX_REPORT, read_json
 
 from fedcipher_research.published import setup
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 
 __all__ = ["run"]
 
@@ -22,8 +22,8 @@ _SPARSITY = (20, 60, 80, 90, 99)
 _ROUNDS = 10
 
 
-def run(asked: Asked) -> Findings:
-    """`fedcipher train` on MNIST at each level, with one set of coordinates for all and with each client's own."""
+def run(settings: StudySettings) -> Findings:
+    """Train on MNIST at each level, with one set of coordinates for all clients and with one for each client."""
     clients = int(setup(_PAPER)["clients"])
     found = Findings(
         f"MNIST after {_ROUNDS} rounds of {clients} clients, 16 bits, at {', '.join(map(str, _SPARSITY))} % sparsity",
@@ -41,16 +41,16 @@ def run(asked: Asked) -> Findings:
         levels.append((f"{percent} %", "common set", ["--top", top]))
         levels.append((f"{percent} %", "each its own", ["--set", f"per_client_top={top}"]))
     for sparsity, coordinates, options in levels:
-        report = _trained(clients, options, asked.data_dir)
+        report = _trained(clients, options, settings.data_dir)
         accuracy = [float(r["metrics"]["accuracy"]) for r in report["rounds"]]
-        # The last round's model goes out to be evaluated only.
+        # The last round's model is downloaded for evaluation only.
         down = max(float(r["download_bytes"] or r["evaluation_download_bytes"]) for r in report["rounds"])
         up = float(report["totals"]["upload_bytes"])
         rows.append(
             [sparsity, coordinates, f"{accuracy[-1]:.1%}", f"{max(accuracy):.1%}", size(round(up)), size(round(down))]
         )
         found.figures[f"{sparsity}, {coordinates}"] = {"accuracy": accuracy, "up": up, "down": down}
-        asked.say(f"{sparsity}, {coordinates}: {accuracy[-1]:.1%}")
+        settings.say(f"{sparsity}, {coordinates}: {accuracy[-1]:.1%}")
     found.tables.append(Table("Accuracy by sparsity", rows))
     found.notes.append("one training a row, all of one seed; what is down is the largest of the rounds")
     return found

@@ -1,4 +1,4 @@
-"""The resource study's TFHE as it was there: Concrete, on whole numbers of 0 to 2^7, in an environment of its own."""
+"""TFHE with the resource study's library: Concrete, on whole numbers of 0 to 2^7, in an environment of its own."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from fedcipher.errors import BenchError
 
 from fedcipher_research.published import cell, doubt, setup
 from fedcipher_research.published.verdict import judged
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 
 __all__ = ["run"]
 
 _PAPER = "resource-study"
 _PLACE = "slide: key results, scenario 2"
 _ADDITIONS, _LEVELS = 32, 128
-# Minutes are what the slides' own times add up to.
+# The times on the slides add up to minutes.
 _PATIENCE = 1800
 
 
-def run(asked: Asked) -> Findings:
-    """Scenario 2 by Concrete; ``FEDCIPHER_CONCRETE`` is the Python that has it (`make concrete`)."""
+def run(settings: StudySettings) -> Findings:
+    """Measure scenario 2 with Concrete. ``FEDCIPHER_CONCRETE`` names a Python that has Concrete (`make concrete`)."""
     python = os.environ.get("FEDCIPHER_CONCRETE", "")
     if not python:
         raise BenchError(
-            "FEDCIPHER_CONCRETE names no Python that has Concrete: run `make concrete`, and set it to that"
+            "FEDCIPHER_CONCRETE must name a Python that has Concrete: run `make concrete`, and set it to "
+            "target/concrete/bin/python"
         )
     count = int(setup(_PAPER)["scenarios"][1]["ciphertexts"])
-    spent = [_once(python, count) for _ in range(asked.runs)]
+    spent = [_once(python, count) for _ in range(settings.runs)]
     least = {name: min(one[name] for one in spent) for name in spent[0]}
     bandwidth = count * (least["up"] + least["down"])
     found = Findings(
@@ -47,7 +48,7 @@ def run(asked: Asked) -> Findings:
     row = [seconds(least[name]) for name in ("keys", *phases)] + [size(least[name]) for name in ("up", "down")]
     found.tables.append(Table("Concrete", [head, row]))
     found.figures.update(least)
-    reading = "what 32 additions are, and how many results are decrypted, the slides leave open"
+    reading = "the slides do not state what 32 additions are, nor how many results are decrypted"
     unclear = (doubt(_PAPER, "Operation time per addition"),)
     for phase in phases:
         printed = cell(_PAPER, _PLACE, {"phase": phase}, "TFHE")
@@ -55,13 +56,13 @@ def run(asked: Asked) -> Findings:
         found.outcomes.append(judged(f"Concrete: {phase}", printed, least[phase], because=more[0], doubts=more[1]))
     printed = cell(_PAPER, "slide: resource consumption", {"resource": "bandwidth"}, "TFHE")
     found.outcomes.append(judged(f"Concrete: {count} up and {count} down", printed, bandwidth / 1e6, because=reading))
-    found.notes.append(f"seconds are the least of {asked.runs}; Concrete {_version(python)}")
+    found.notes.append(f"seconds are the least of {settings.runs}; Concrete {_version(python)}")
     return found
 
 
 def _once(python: str, count: int) -> dict[str, float]:
     peer = Path(__file__).with_name("concrete_peer.py")
-    # Isolated: this folder has modules of names that Concrete's own imports could meet, this one to begin with.
+    # Isolated (-I), because Concrete's own imports could find modules of this folder, this one among them.
     return json.loads(_output([python, "-I", str(peer), str(count), str(_ADDITIONS), str(_LEVELS)]))
 
 
@@ -75,6 +76,6 @@ def _output(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchError(f"FEDCIPHER_CONCRETE={command[0]} does not run: {error}") from error
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no error text"])[-1]
         raise BenchError(f"FEDCIPHER_CONCRETE={command[0]} ended with {done.returncode}: {last}; run `make concrete`")
     return done.stdout

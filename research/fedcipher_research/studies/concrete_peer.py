@@ -1,6 +1,6 @@
-"""Concrete alone, by an interpreter of its own: ``python -I concrete_peer.py COUNT ADDITIONS LEVELS``; prints JSON.
+"""Measures Concrete in an interpreter of its own: ``python -I concrete_peer.py COUNT ADDITIONS LEVELS``; prints JSON.
 
-Concrete needs a NumPy that Fedcipher's other baselines do not go with, so this file imports nothing of Fedcipher.
+Concrete needs a NumPy that does not fit Fedcipher's other baselines, so this file imports nothing of Fedcipher.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measured(count: int, additions: int, levels: int) -> dict[str, float]:
     opened = [circuit.decrypt(total) for total in sums]
     times["decryption"] = time.perf_counter() - began
     if opened != [2 * value for value in values]:
-        sys.exit("what was opened are not the sums")
+        sys.exit("the decrypted values are not the sums")
     return {**times, "up": len(sent[0].serialize()), "down": len(sums[0].serialize())}
 
 

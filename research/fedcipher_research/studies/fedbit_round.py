@@ -13,7 +13,7 @@ from fedcipher.schemes import scheme
 
 from fedcipher_research.published import doubt, figure, setup
 from fedcipher_research.published.verdict import Outcome, judged
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.timing import best, ledgers
 from fedcipher_research.studies.training import BATCHES, one_pass
 
@@ -21,7 +21,7 @@ __all__ = ["accelerator_seconds", "run"]
 
 _PAPER, _PLACE = "fedbit", "Fig. 7"
 _BITS = 12
-# Of the accelerator's reports: no timing report gives one, docs/explanation/accelerator.md.
+# An assumed clock, in Hz. The accelerator has no timing report: docs/explanation/accelerator.md.
 _CLOCK = 125e6
 CYCLES = Path("hardware") / "synth" / "reports" / "cycles_p8.json"
 
@@ -38,14 +38,14 @@ class _Round:
 
     @property
     def share(self) -> float:
-        """Percent of the total that is encryption."""
+        """Encryption in percent of the total."""
         return 100 * self.encrypt / self.total
 
 
 def accelerator_seconds(path: Path, values: int) -> tuple[float, float]:
-    """(preparation and encryption, decryption) on the simulated device. Raises `ParameterError`.
+    """Seconds of (preparation and encryption, decryption) on the simulated device. Raises `ParameterError`.
 
-    Its cycles were counted for LeNet-5; other models take as many for each coefficient.
+    The cycles were counted for LeNet-5. Other models take the same number for each coefficient.
     """
     try:
         found = read_json(path, MAX_REPORT, follow=True)
@@ -58,8 +58,8 @@ def accelerator_seconds(path: Path, values: int) -> tuple[float, float]:
         ) from error
 
 
-def run(asked: Asked) -> Findings:
-    """Train one client's round, encrypt and decrypt its update; LeNet-5 and ResNet-20."""
+def run(settings: StudySettings) -> Findings:
+    """Train one round of a client, then encrypt and decrypt its update, for LeNet-5 and ResNet-20."""
     found = Findings(
         "One round of one client: training, encryption, decryption",
         [],
@@ -75,7 +75,7 @@ def run(asked: Asked) -> Findings:
     misfit = doubt(_PAPER, "CIFAR traffic does not fit ResNet-20")
     for model, data, named in (("lenet5", "mnist", "Fashion-MNIST"), ("resnet20", "cifar10", "CIFAR-10")):
         small = data == "cifar10"
-        on_cpu, values = _measured(model, data, asked)
+        on_cpu, values = _measured(model, data, settings)
         encrypt, decrypt = accelerator_seconds(CYCLES, values)
         on_card = _Round(on_cpu.train, encrypt, decrypt)
         for by, spent in (("CPU", on_cpu), ("FPGA", on_card)):
@@ -90,10 +90,10 @@ def run(asked: Asked) -> Findings:
                 _judged(f"{named} total, {by}", spent.total, because, doubts),
                 _judged(f"{named} encryption share, {by}", spent.share, because, doubts),
             ]
-        asked.say(f"{model}: a round of {seconds(on_cpu.total)}, {on_cpu.share:.3g} % of it encryption")
+        settings.say(f"{model}: a round of {seconds(on_cpu.total)}, {on_cpu.share:.3g} % of it encryption")
     found.tables.append(Table("Seconds", rows))
     found.notes += [
-        f"training: {BATCHES} batches, the least of {asked.runs}, scaled to a pass over the client's images",
+        f"training: {BATCHES} batches, the least of {settings.runs}, scaled to a pass over the client's images",
         "encryption with `fedbit-paper` includes what needs no data and could be made ahead",
     ]
     return found
@@ -103,11 +103,11 @@ def _judged(name: str, here: float, because: str, doubts: tuple[int, ...]) -> Ou
     return judged(name, figure(_PAPER, _PLACE, name), here, because=because, doubts=doubts)
 
 
-def _measured(model: str, data: str, asked: Asked) -> tuple[_Round, int]:
+def _measured(model: str, data: str, settings: StudySettings) -> tuple[_Round, int]:
     given = setup(_PAPER)
     clients, batch = int(given["clients"]), int(given["batch_size"])
-    train, update = one_pass(model, data, asked.data_dir, clients=clients, batch=batch, runs=asked.runs)
-    encrypt, decrypt = _crypto(update, clients, asked.runs)
+    train, update = one_pass(model, data, settings.data_dir, clients=clients, batch=batch, runs=settings.runs)
+    encrypt, decrypt = _crypto(update, clients, settings.runs)
     return _Round(train, encrypt, decrypt), sum(a.size for a in update)
 
 

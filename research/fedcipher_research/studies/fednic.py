@@ -1,4 +1,4 @@
-"""FedNIC, Table 3 and Fig. 3 to Fig. 7: its CNN, two clients; plain, encrypted on the host, encrypted in the engine."""
+"""FedNIC, Table 3 and Fig. 3 to Fig. 7: its CNN and two clients, without encryption, on the host and in the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedcipher.schemes import Scheme
 from fedcipher_research._optional import require
 from fedcipher_research.published import setup
 from fedcipher_research.studies.fednic_beside import Round, Spent, compared
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.netns import Exchange, wan
 from fedcipher_research.studies.sidecar import made, sidecar
 from fedcipher_research.studies.timing import best, clocked, ledgers
@@ -31,11 +31,11 @@ __all__ = ["run"]
 
 _PAPER = "fednic"
 _MODEL, _CLASSES = "cnn-1.2m", 62
-# Paillier's cost is a ciphertext's times their number.
+# Paillier is measured on this many ciphertexts, because all ciphertexts cost the same.
 _SAMPLE = 64
 _HOST = ("ckks", "bfv", "flashe")
 _ENGINE = ("bfv", "flashe")
-# What stands for a host and what for a SmartNIC has so much, by a control group each.
+# The limits of the host's and of the SmartNIC's control group.
 _EACH = Limits(cpus=1.0)
 
 
@@ -43,19 +43,19 @@ _T = TypeVar("_T")
 
 
 class _Encrypts(Protocol):
-    """An encryptor, of this process, of an engine or of a sidecar."""
+    """An encryptor: of this process, of an engine or of a sidecar."""
 
     def encrypt(self, update: Sequence[Array], *, round: int) -> bytes: ...
 
 
 class _Opens(Protocol):
-    """And a decryptor."""
+    """A decryptor: of this process, of an engine or of a sidecar."""
 
     def open(self, frame: bytes) -> object: ...
 
 
-def run(asked: Asked) -> Findings:
-    """Each way to send the update, trained for and measured. Raises `BenchError` without namespaces and groups."""
+def run(settings: StudySettings) -> Findings:
+    """Train, and measure every way to send the update. Raises `BenchError` without namespaces and control groups."""
     require("fedcipher-research bench fednic", "tenseal", "phe", "gmpy2")
     given = setup(_PAPER)
     clients = int(given["clients"])
@@ -74,17 +74,18 @@ def run(asked: Asked) -> Findings:
             "the engine has no library schemes: CKKS in the engine is a process of Python with the keys in the "
             "engine's place, without its defences",
             "plain is float32 here; there every weight is a Python object",
-            f"the network: {asked.link}; its speed is not given there, and the faster it is, the more weighs the hop",
+            f"the network: {settings.link}; its speed is not given there, and the faster it is, the more weighs the "
+            "hop",
         ],
     )
     rounds: dict[str, Round] = {}
     with ExitStack() as stack:
         stack.enter_context(ledgers())
-        # Before the groups: the network's processes are in neither.
-        net = stack.enter_context(wan([asked.link] * clients))
+        # The network starts before the groups, so its processes are in neither of them.
+        net = stack.enter_context(wan([settings.link] * clients))
         host, apart = (stack.enter_context(limited_group(_EACH, name)) for name in ("host", "engine"))
         stack.enter_context(host.around())
-        here = _Here(asked, given, clients, host, apart)
+        here = _Here(settings, given, clients, host, apart)
         measured = {"plain": here.plain()}
         for name in _HOST:
             measured[f"{name} on the host"] = here.host(name)
@@ -92,36 +93,36 @@ def run(asked: Asked) -> Findings:
         for name in _ENGINE:
             measured[f"{name} in the engine"] = here.engine(name, measured[f"{name} on the host"])
         for name, one in measured.items():
-            moved = [net.exchange(Exchange(one.up, one.down)) for _ in range(asked.runs)]
+            moved = [net.exchange(Exchange(one.up, one.down)) for _ in range(settings.runs)]
             network = min(max(m["up"].values()) + max(m["down"].values()) for m in moved)
             rounds[name] = replace(one, network=network)
             found.figures[name] = asdict(rounds[name])
-            asked.say(f"{name}: {seconds(rounds[name].workflow)} a round")
+            settings.say(f"{name}: {seconds(rounds[name].workflow)} a round")
         paillier = here.paillier()
     found.figures["paillier"] = dict(zip(("encrypt", "decrypt"), paillier, strict=True))
-    _table(found, rounds, paillier, asked)
+    _table(found, rounds, paillier, settings)
     found.outcomes += compared(rounds, sum(paillier), here.values)
     return found
 
 
 class _Here:
-    """What every way to send the update is measured with."""
+    """The training, the model and the control groups that all ways to send the update share."""
 
-    def __init__(self, asked: Asked, given: dict[str, Any], clients: int, host: Group, apart: Group) -> None:
+    def __init__(self, settings: StudySettings, given: dict[str, Any], clients: int, host: Group, apart: Group) -> None:
         from fedcipher.models import Learner
 
-        data = load("mnist", str(Path(asked.data_dir) / "mnist"))
+        data = load("mnist", str(Path(settings.data_dir) / "mnist"))
         images = int(given["dataset"]["images_per_round_and_client"])
         self._learner = Learner(_MODEL, _CLASSES, data.train_x[0], batch=images)
         self._start = self._learner.initial()
         self._data = data.train_x[:images], data.train_y[:images]
         self._epochs = int(given["epochs_per_round"])
-        # What compiles is no training.
+        # The first calls compile. Their time does not count as training.
         self._learner.fit(self._start, *self._data, epochs=2, seed=0)
-        self._runs, self._clients, self._host, self._apart = asked.runs, clients, host, apart
+        self._runs, self._clients, self._host, self._apart = settings.runs, clients, host, apart
         _, self._update = self._training()
         self.values = sum(x.size for x in self._update)
-        asked.say(f"{_MODEL}: {self.values:,} weights")
+        settings.say(f"{_MODEL}: {self.values:,} weights")
 
     def _training(self) -> tuple[float, list[Array]]:
         spent, (trained, _) = best(
@@ -158,7 +159,7 @@ class _Here:
             return self._measured(scheme, encryptors, engines[0].decryptor(), key).hopped(host)
 
     def paillier(self) -> tuple[float, float]:
-        """Seconds of encryption and of decryption, by a sample."""
+        """Seconds of encryption and of decryption, measured on a sample and scaled."""
         scheme = made("paillier", self._clients, packing="none")
         keys = scheme.keygen(self._clients)
         sample: list[Array] = [np.random.default_rng(0).normal(0, 0.2, _SAMPLE).astype(np.float32)]
@@ -170,7 +171,7 @@ class _Here:
     def _measured(
         self, scheme: Scheme, encryptors: Sequence[_Encrypts], decryptor: _Opens, key: _native.ServerKey
     ) -> Round:
-        # While whatever encrypts is there, as in each of the paper's three.
+        # Training is measured while the encrypting process runs, like in the paper's three modes.
         train, _ = self._training()
         return replace(self._crypto(scheme, encryptors, decryptor, key, self._update), train=train)
 
@@ -186,7 +187,7 @@ class _Here:
         added: list[Spent] = []
         opened: list[Spent] = []
         up = down = 0
-        # The first makes processes and tables that stay.
+        # The first go starts processes and makes tables that later ones use, so it is not counted.
         for round_ in range(1, self._runs + 2):
             sealing, frame = self._charged(lambda: encryptors[0].encrypt(update, round=round_))  # noqa: B023
             frames = [frame, *(e.encrypt(update, round=round_) for e in encryptors[1:])]
@@ -208,18 +209,18 @@ class _Here:
         return Round(0.0, _least(sealed), _least(opened), min(sums), max(sums), up, down)
 
     def _charged(self, work: Callable[[], _T]) -> tuple[Spent, _T]:
-        """What the host's group and the engine's were charged with for it, and what it made."""
+        """Run ``work``. Returns the processor time of the host's and of the engine's group, and the result."""
         began = self._host.seconds(), self._apart.seconds()
         done = work()
         return Spent(self._host.seconds() - began[0], self._apart.seconds() - began[1]), done
 
 
 def _least(goes: list[Spent]) -> Spent:
-    """One go's, so that its parts are of one whole."""
+    """The go with the least total, so that both parts come from the same go."""
     return min(goes, key=lambda one: one.total)
 
 
-def _table(found: Findings, rounds: dict[str, Round], paillier: tuple[float, float], asked: Asked) -> None:
+def _table(found: Findings, rounds: dict[str, Round], paillier: tuple[float, float], settings: StudySettings) -> None:
     times: dict[str, Callable[[Round], float]] = {
         "training": lambda one: one.train,
         "encryption": lambda one: one.sealing.total,
@@ -237,9 +238,9 @@ def _table(found: Findings, rounds: dict[str, Round], paillier: tuple[float, flo
     found.tables.append(Table("A round at a client", rows))
     sealing, opening = map(seconds, paillier)
     found.notes += [
-        f"seconds are those of the least of {asked.runs} goes; of encryption, decryption and the addition of "
+        f"seconds are those of the least of {settings.runs} goes; of encryption, decryption and the addition of "
         "ciphertexts one go more, the first, is left out, and training compiles before it is timed",
-        f"network: {asked.link}, two clients in network namespaces at once, on the wall; all else is processor time",
+        f"network: {settings.link}, two clients in network namespaces at once, on the wall; all else is processor time",
         "encryption and decryption are what both control groups were charged with; host CPU and engine CPU are each "
         "group's part of the two",
         "hop: what encryption and decryption in the engine take more than on the host, of both sides' processor time, "

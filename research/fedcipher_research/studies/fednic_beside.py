@@ -1,4 +1,4 @@
-"""FedNIC's figures beside what `fedcipher_research.studies.fednic` measured."""
+"""Compares FedNIC's figures with the measurements of `fedcipher_research.studies.fednic`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OBJECTS = "float32 here, Python objects of 24 bytes there"
 
 @dataclass(frozen=True)
 class Spent:
-    """Processor seconds of one go, by the group that was charged with them."""
+    """Processor seconds of one go, in the host's control group and apart from it, in the engine's."""
 
     host: float = 0.0
     apart: float = 0.0
@@ -43,23 +43,23 @@ class Round:
     sealing: Spent
     opening: Spent
     add: float
-    """The least go's, and what the slowest took."""
+    """Seconds of the fastest addition on the server; ``slowest`` has the slowest one."""
     slowest: float
     up: int
     down: int
     network: float = 0.0
-    """Both ways, the slower client's."""
+    """Seconds of the slower client's transfers, both ways."""
     hop: float = 0.0
-    """Processor time of encryption and decryption in the engine above theirs in this process; below 0 if less."""
+    """Processor time of encryption and decryption in the engine, less their time in this process."""
 
     @property
     def host(self) -> float:
-        """Encryption's and decryption's in this process's group."""
+        """Processor seconds of encryption and decryption in the host's group."""
         return self.sealing.host + self.opening.host
 
     @property
     def apart(self) -> float:
-        """And in the engine's."""
+        """Processor seconds of encryption and decryption in the engine's group."""
         return self.sealing.apart + self.opening.apart
 
     @property
@@ -67,7 +67,7 @@ class Round:
         return self.host + self.apart
 
     def hopped(self, host: Round) -> Round:
-        """This one, of the engine, with its ``hop`` beside the ``host``'s."""
+        """This round of the engine, with its ``hop`` against the ``host``."""
         return replace(self, hop=self.crypto - host.crypto)
 
     @property
@@ -80,11 +80,10 @@ class Round:
 
 
 def compared(rounds: dict[str, Round], paillier: float, values: int) -> list[Outcome]:
-    """Every figure of Table 3 and Fig. 3 to Fig. 7, and what the abstract says of the host's processor.
+    """Compare every figure of Table 3 and Fig. 3 to Fig. 7, and the abstract's claim about the host's processor.
 
-    ``rounds`` are by mode, ``paillier`` has the seconds of a client's encryption and decryption of all ``values``
-    weights.
-    Raises `BenchError` for another model than the paper's.
+    ``rounds`` are by mode. ``paillier`` is the seconds of a client's encryption and decryption of all ``values``
+    weights. Raises `BenchError` for another model than the paper's.
     """
     weights = cell(_PAPER, "Table 3", {"type": "Raw"}, "parameters")
     if values != weights.number:
@@ -147,7 +146,8 @@ def _engine(name: str, clear: Round, host: Round, engine: Round) -> list[Outcome
             judged(
                 f"{name}: workflow in the engine above {what}",
                 figure(_PAPER, "Fig. 7", f"FedNIC above {what}"),
-                # Nearly all of a round is the training, which differs more between goes than between modes.
+                # The training is left out of the difference: it is nearly all of a round, and varies more between goes
+                # than between modes.
                 100 * ((engine.workflow - engine.train) - (base.workflow - base.train)) / (base.workflow),
                 because=because,
                 doubts=total,

@@ -1,4 +1,4 @@
-"""The hybrid-HE study, Fig. 6 to Fig. 8: sizes, operations and the sweep, its BFV at its own degree N = 16384."""
+"""The hybrid-HE study, Fig. 6 to Fig. 8: sizes, operations and the sweep, with BFV at the study's N = 16384."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedcipher.schemes import scheme
 from fedcipher_research._optional import require
 from fedcipher_research.published import Published, cell, doubt, figure, setup
 from fedcipher_research.published.verdict import Better, judged, stated
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.timing import best, clocked, ledgers
 
 __all__ = ["run"]
@@ -23,13 +23,13 @@ _PAPER = "hybrid-he"
 _PARAMETERS = 8000
 _CHUNK = 128
 _SWEEP = (1000, 2000, 4000, _PARAMETERS, 16_000, 32_000)
-# A ciphertext a parameter is measured on so many, and scaled: all would be more memory than there is.
+# With a ciphertext for each parameter, this many are measured and scaled, because all would not fit in memory.
 _SAMPLE = 64
 
 
 @dataclass(frozen=True)
 class _Bfv:
-    """TenSEAL's BFV of one client and round."""
+    """Seconds and bytes of TenSEAL's BFV, for one client and round."""
 
     encrypt: float
     decrypt: float
@@ -40,7 +40,7 @@ class _Bfv:
 
 @dataclass(frozen=True)
 class _Pasta:
-    """Ours: seconds of a client and the server, bytes."""
+    """Seconds of a client and of the server, and bytes, of `pasta-bfv`."""
 
     encrypt: float
     decrypt: float
@@ -51,7 +51,7 @@ class _Pasta:
     clients: int
 
 
-def run(asked: Asked) -> Findings:
+def run(settings: StudySettings) -> Findings:
     """Measure PASTA+BFV and TenSEAL's BFV in the set-up of the study's Table 1."""
     require("fedcipher-research bench hhe-sweep", "tenseal")
     given = setup(_PAPER)
@@ -74,13 +74,13 @@ def run(asked: Asked) -> Findings:
     rows = [["scheme", "ciphertexts", "encryption", "decryption", "server, a round", "up", "down"]]
     bfv: dict[str, _Bfv] = {}
     for name, (count, slots) in readings.items():
-        bfv[name] = cost = _tenseal(degree, modulus, count, slots, clients, asked.runs)
+        bfv[name] = cost = _tenseal(degree, modulus, count, slots, clients, settings.runs)
         rows.append([f"BFV, N = {degree}, {name}", f"{count:,}", *_row(cost), size(cost.up), size(cost.down)])
         found.figures[f"bfv {name}"] = vars(cost)
-        asked.say(f"BFV, {name}: {size(cost.up)} up")
+        settings.say(f"BFV, {name}: {size(cost.up)} up")
     with ledgers():
-        # What one client's updates take does not depend on the others': a round of all of them once is enough.
-        sweep = {count: _pasta(count, clients if count == _PARAMETERS else 1, asked.runs) for count in _SWEEP}
+        # The cost of one client's updates does not depend on the other clients, so one round of all of them is enough.
+        sweep = {count: _pasta(count, clients if count == _PARAMETERS else 1, settings.runs) for count in _SWEEP}
     ours = sweep[_PARAMETERS]
     rows.append(["PASTA+BFV, key sent", "-", *_row(ours), size(ours.up + ours.key), size(ours.down)])
     rows.append(["PASTA+BFV, key there", "-", *_row(ours), size(ours.up), size(ours.down)])
@@ -92,7 +92,7 @@ def run(asked: Asked) -> Findings:
         table.append([f"{count:,}", str(chunks), *texts])
         found.figures[f"pasta {count}"] = vars(cost)
     found.tables.append(Table("Transciphering against parameters", table))
-    found.notes.append(f"seconds are the least of {asked.runs}; transciphering includes adding")
+    found.notes.append(f"seconds are the least of {settings.runs}; transciphering includes adding")
     found.notes.append(f"a ciphertext a parameter is measured on {_SAMPLE} of them and scaled")
     _compare(found, bfv, sweep)
     return found
@@ -177,7 +177,7 @@ def _pasta(values: int, clients: int, runs: int) -> _Pasta:
     encryptors = [made.encryptor(keys.client(c)) for c in range(clients)]
     encrypt = operate = decrypt = float("inf")
     key = up = down = 0
-    # The server takes a client's key with its first update: one aggregate of each round, from one aggregator's key.
+    # The server gets a client's PASTA key with the first update, so the first round is not timed for encryption.
     for number_ in range(1, runs + 2):
         frames: list[bytes] = []
         for encryptor in encryptors:

@@ -1,4 +1,4 @@
-"""FLASHE, Fig. 5, Fig. 12 and Fig. 13: what masks cost when clients drop out, and what to make them ahead can save."""
+"""FLASHE, Fig. 5, Fig. 12 and Fig. 13: the cost of masks when clients drop out, and the saving of masks made ahead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedcipher.schemes import KeySet, Scheme, scheme
 from fedcipher_research.published import doubt, figure, setup
 from fedcipher_research.published.verdict import judged, stated
 from fedcipher_research.studies.apps import APPLICATIONS, application_sizes
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.timing import best, clocked, ledgers
 
 __all__ = ["double_masks", "expected_double", "expected_single", "run", "runs_of"]
@@ -24,7 +24,7 @@ __all__ = ["double_masks", "expected_double", "expected_single", "run", "runs_of
 _PAPER = "flashe"
 _DRAWS = 50
 _RATES = [Fraction(k, 10) for k in range(10)]
-# Every subset of so many clients is counted.
+# Up to this many clients, every subset is counted.
 _WHOLE = 10
 _TURNS = 20
 _BITS = 16
@@ -32,27 +32,27 @@ Masking = Literal["double", "single"]
 
 
 def runs_of(present: list[int]) -> int:
-    """Runs of consecutive clients: at each one's ends a mask has no neighbour to cancel it."""
+    """The number of runs of consecutive clients. At both ends of a run, a mask has no neighbour that cancels it."""
     return sum(k == 0 or client != present[k - 1] + 1 for k, client in enumerate(present))
 
 
 def double_masks(present: list[int]) -> int:
-    """A survivor's masks under double masking, a value: two to encrypt, two a run to decrypt."""
+    """Masks for each value of a survivor under double masking: two to encrypt, and two for each run to decrypt."""
     return 2 + 2 * runs_of(present)
 
 
 def expected_double(clients: int, rate: Fraction) -> Fraction:
-    """Theorem 2, a value."""
+    """Masks for each value under double masking, by Theorem 2."""
     return 2 * (-clients * rate * rate + (clients - 1) * rate + 2)
 
 
 def expected_single(clients: int, rate: Fraction) -> Fraction:
-    """Theorem 2, a value: one to encrypt, one a survivor to decrypt."""
+    """Masks for each value under single masking, by Theorem 2: one to encrypt, and one for each survivor to decrypt."""
     return -clients * rate + clients + 1
 
 
-def run(asked: Asked) -> Findings:
-    """Count masks, time them under drop-out, and time what would be left if they were made ahead."""
+def run(settings: StudySettings) -> Findings:
+    """Count masks, time them under drop-out, and time the rest of the work if masks were made ahead."""
     found = Findings(
         "Masks of FLASHE: counted and timed under drop-out, and what to make them ahead can save",
         [],
@@ -61,14 +61,14 @@ def run(asked: Asked) -> Findings:
             "random updates of the sizes of the three models, no training",
         ],
     )
-    _theorem(asked, found)
+    _theorem(settings, found)
     with ledgers():
-        _dropout(asked, found)
-        _ahead(asked, found)
+        _dropout(settings, found)
+        _ahead(settings, found)
     return found
 
 
-def _theorem(asked: Asked, found: Findings) -> None:
+def _theorem(settings: StudySettings, found: Findings) -> None:
     sizes: list[int] = setup(_PAPER)["dropout_experiment"]["clients"]
     rng = np.random.default_rng(0)
     rows = [["clients", "drop-out", f"double, mean of {_DRAWS} draws", "Theorem 2", "single", "Theorem 2"]]
@@ -87,7 +87,7 @@ def _theorem(asked: Asked, found: Findings) -> None:
     found.tables.append(Table("Masks a value and surviving client", rows))
     places = [f"{c} clients: {x:.3f}" for c, x in zip(sizes, crossovers, strict=True)]
     found.figures["crossover"] = dict(zip(map(str, sizes), crossovers, strict=True))
-    asked.say(f"crossover, by Theorem 2: {', '.join(places)}")
+    settings.say(f"crossover, by Theorem 2: {', '.join(places)}")
     found.notes.append(f"largest drop-out rate at which double masking takes no more masks: {', '.join(places)}")
     name = "crossover dropout rate, typical range"
     least, most = (figure(_PAPER, "Fig. 5", name, at) for at in (0, 1))
@@ -114,7 +114,7 @@ def _drawn(rng: np.random.Generator, clients: int, left: int) -> list[int]:
 
 @dataclass
 class _Cohort:
-    """Frames of one round from every client, of which any are added."""
+    """Frames of one round from every client. Any of them can be added."""
 
     scheme: Scheme
     keys: KeySet
@@ -141,13 +141,13 @@ class _Cohort:
         for client in present:
             aggregator.add(self.frames[client])
         frame = aggregator.finish()
-        # Another set of the same round is refused by a ledger that has seen one.
+        # A ledger refuses another set of clients of the same round, so each call gets its own ledgers.
         with ledgers():
             decryptor = self.scheme.decryptor(self.keys.client(0))
             return best(lambda: decryptor.decrypt(frame), 2)[0]
 
 
-def _dropout(asked: Asked, found: Findings) -> None:
+def _dropout(settings: StudySettings, found: Findings) -> None:
     clients = max(setup(_PAPER)["dropout_experiment"]["clients"])
     rows = [["model", "drop-out", "double", "single"]]
     gaps: list[float] = []
@@ -155,12 +155,12 @@ def _dropout(asked: Asked, found: Findings) -> None:
     for model, values in application_sizes().items():
         cohorts: dict[Masking, _Cohort] = {}
         for masking in ("double", "single"):
-            cohorts[masking] = _Cohort.of(clients, values, masking, asked.runs)
+            cohorts[masking] = _Cohort.of(clients, values, masking, settings.runs)
         rng = np.random.default_rng(1)
         faster: list[float] = []
         for rate in _RATES:
             left = clients - round(rate * clients)
-            draws = [_drawn(rng, clients, left) for _ in range(asked.runs)]
+            draws = [_drawn(rng, clients, left) for _ in range(settings.runs)]
             spent = {
                 masking: cohort.encrypt + float(np.mean([cohort.decrypt(present) for present in draws]))
                 for masking, cohort in cohorts.items()
@@ -172,10 +172,11 @@ def _dropout(asked: Asked, found: Findings) -> None:
             if rate == 0:
                 gaps.append(spent["single"] - spent["double"])
         upto.append(faster[-1] if faster else 0.0)
-        asked.say(f"{model}: double masking is no slower up to a drop-out of {upto[-1]}")
+        settings.say(f"{model}: double masking is at least as fast up to a drop-out of {upto[-1]}")
     found.tables.append(Table(f"Encryption and decryption of one client, {clients} clients", rows))
     found.notes.append(
-        f"a drop-out rate's decryption is the mean of {asked.runs} random draws, {_DRAWS} there; each the better of two"
+        f"a drop-out rate's decryption is the mean of {settings.runs} random draws, {_DRAWS} there; each the better of "
+        "two"
     )
     printed = figure(_PAPER, "Fig. 12", "double masking faster up to dropout rate")
     for name, here in (("smallest", min(upto)), ("largest", max(upto))):
@@ -189,20 +190,20 @@ def _dropout(asked: Asked, found: Findings) -> None:
 
 
 def _masks(values: int, width: int) -> float:
-    """Seconds that two masks a value take of the kernel."""
+    """Seconds of the kernel for two masks a value."""
     ints = np.random.default_rng(0).integers(0, 1 << _BITS, values, np.uint32)
     turns = [[_native.bench_flashe(ints, width, 1, masked=masked) for masked in (True, False)] for _ in range(_TURNS)]
     both, none = (min(turn) for turn in zip(*turns, strict=True))
     return both - none
 
 
-def _ahead(asked: Asked, found: Findings) -> None:
+def _ahead(settings: StudySettings, found: Findings) -> None:
     clients = int(setup(_PAPER)["clients"])
     rows = [["model", "encryption", "masks of it", "decryption", "masks of it", "left of both", "gain, at most"]]
     left: list[float] = []
     because = "no masks are made ahead here: what that could save at most"
     for model, values in application_sizes().items():
-        cohort = _Cohort.of(clients, values, "double", asked.runs)
+        cohort = _Cohort.of(clients, values, "double", settings.runs)
         update: list[Array] = [np.random.default_rng(0).normal(0, 0.2, values).astype(np.float32)]
         encryptor = cohort.scheme.encryptor(cohort.keys.client(0))
         numbers = range(1000, 1000 + _TURNS)
@@ -218,10 +219,10 @@ def _ahead(asked: Asked, found: Findings) -> None:
         found.outcomes.append(
             judged(f"{APPLICATIONS[model]}: gain from masks made ahead, at most", printed, gain, because=because)
         )
-    found.tables.append(Table(f"Masks made ahead, {clients} clients, nobody drops out", rows))
+    found.tables.append(Table(f"Masks made ahead, {clients} clients, no drop-out", rows))
     found.notes += [
         f"encryption: the least of {_TURNS}. Masks: what the kernel takes with two a value over what it takes with "
-        "none; two a value are also all that is left to take off where nobody has dropped out",
+        "none. Without drop-out, a decryption also removes two masks a value",
         "Fedcipher makes no masks ahead: docs/explanation/architecture.md says why",
     ]
     printed = figure(_PAPER, "Fig. 13", "en-/decryption left, at most")

@@ -1,7 +1,7 @@
-"""Clients and a server in network namespaces of this machine, their links shaped by `tc tbf`.
+"""Clients and a server in network namespaces of this machine, with links shaped by `tc tbf`.
 
-Each client has a link of its own to the server's namespace. Where the kernel has no netem, what delays is the pacer of
-`fedcipher.bench.link`.
+Each client has a link of its own to the server's namespace. The pacer of `fedcipher.bench.link` adds the latency,
+because a kernel may lack netem.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PORT = 7700
 
 @dataclass(frozen=True)
 class Exchange:
-    """What clients send and are sent at once, in bytes; ``clients`` are all unless some are named."""
+    """Bytes that each client sends and receives, all at once. No ``clients`` means all clients."""
 
     up: int
     down: int
@@ -40,10 +40,10 @@ class Wan:
     server: subprocess.Popen[str]
     peers: list[subprocess.Popen[str]] = field(default_factory=list[subprocess.Popen[str]])
 
-    def exchange(self, asked: Exchange) -> dict[str, Any]:
-        """Seconds until each client's bytes have arrived, and until each has got its own: ``up``, ``down``."""
+    def exchange(self, request: Exchange) -> dict[str, Any]:
+        """Seconds until the server has each client's bytes (``up``), and until each client has its own (``down``)."""
         assert self.server.stdin is not None and self.server.stdout is not None
-        self.server.stdin.write(json.dumps(asdict(asked)) + "\n")
+        self.server.stdin.write(json.dumps(asdict(request)) + "\n")
         self.server.stdin.flush()
         line = self.server.stdout.readline()
         if not line:
@@ -68,7 +68,7 @@ def _run(*command: str) -> None:
 
 @contextmanager
 def wan(links: Sequence[Link]) -> Generator[Wan]:
-    """A server and a client for each link; a link without bandwidth is not shaped. Raises `BenchError`."""
+    """Start a server, and a client for each link. A link without bandwidth is not shaped. Raises `BenchError`."""
     mark = f"fc{os.getpid()}"
     with ExitStack() as stack:
 
@@ -98,7 +98,7 @@ def wan(links: Sequence[Link]) -> Generator[Wan]:
             where = f"10.77.{k}.1:{_PORT}"
             made.peers.append(_start(stack, f"{mark}c{k}", "join", where, str(k), json.dumps(asdict(link))))
         if made.server.stdout.readline().strip() != "joined":
-            raise BenchError("not every client has reached the server through its network namespace")
+            raise BenchError("some client did not reach the server through its network namespace")
         yield made
 
 
@@ -110,7 +110,7 @@ def _start(stack: ExitStack, space: str, *arguments: str) -> subprocess.Popen[st
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    # Both ends of its pipes: what waits for words ends without them.
+    # A process that reads or writes a pipe ends when the pipe is closed.
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()

@@ -10,7 +10,7 @@ from fedcipher.schemes import Scheme, scheme
 
 from fedcipher_research.published import Published, doubt, figure
 from fedcipher_research.published.verdict import Outcome, judged
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.timing import ledgers
 
 __all__ = ["run"]
@@ -20,8 +20,8 @@ _BITS, _MARGIN, _CLIENTS = 8, 2, 3
 _SCHEMES = ("bfv", "bfv-lib", "paillier")
 
 
-def run(asked: Asked) -> Findings:
-    """Pack, add and unpack as the product does, in both orders of the two weights."""
+def run(settings: StudySettings) -> Findings:
+    """Pack, add and unpack with the product's code, in both orders of the two weights."""
     weights = _weights()
     rows, outcomes = [["order", "one client's coefficient", "sum of three", "unpacked"]], list[Outcome]()
     figures: dict[str, object] = {"weights": weights}
@@ -32,12 +32,12 @@ def run(asked: Asked) -> Findings:
         figures[name] = {"coefficient": first, "sum": total, "unpacked": unpacked}
         for what, here in (("packed coefficient", first), ("aggregated coefficient", total)):
             printed = figure(_PAPER, _PLACE, what)
-            # One of the two is of the other order.
+            # One of the two printed coefficients has the other order.
             because = "" if here == printed.number else "this coefficient is of the other order of the two weights"
             outcomes.append(judged(f"{name}: {what}", printed, here, because=because, doubts=order))
     for name in _SCHEMES:
         sums, means = _encrypted(name, weights)
-        asked.say(f"{name}: sums {sums}, averages {means}")
+        settings.say(f"{name}: sums {sums}, averages {means}")
         figures[name] = {"sums": sums, "averages": means}
         for what, found in (("aggregated weights", sums), ("averages", means)):
             for at, here in enumerate(found):
@@ -58,7 +58,7 @@ def run(asked: Asked) -> Findings:
 
 
 def _weights() -> list[tuple[int, int]]:
-    """Of each client: the one whose weights the figure names, and two that share the rest."""
+    """The weights of each client: one whose weights the figure names, and two that share the rest."""
     named = {part[:2]: int(part[3:]) for part in str(figure(_PAPER, _PLACE, "weights packed").value).split(", ")}
     mine = (named["w1"], named["w2"])
     sums = [int(_sum(at).number) for at in range(2)]
@@ -72,7 +72,7 @@ def _sum(at: int) -> Published:
 
 
 def _packed(weights: list[tuple[int, int]], turned: bool) -> tuple[int, int, list[int]]:
-    """The first client's coefficient, the sum of all, and what it unpacks to."""
+    """The first client's coefficient, the sum of all, and the unpacked sum."""
     gmpy2 = load("gmpy2")
     width = _BITS + _MARGIN
     coefficients = [int(gmpy2.pack(list(pair)[::-1] if turned else list(pair), width)) for pair in weights]

@@ -1,4 +1,4 @@
-"""The resource study's Paillier: Python-Paillier on Python's own integers and over gmpy2, in its two scenarios."""
+"""The resource study's Paillier, in two scenarios: Python-Paillier on Python's integers and over gmpy2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedcipher._units import number, seconds, size
 from fedcipher_research._optional import require
 from fedcipher_research.published import cell, claim, doubt, setup
 from fedcipher_research.published.verdict import Outcome, judged
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.timing import best
 
 __all__ = ["python_integers", "run"]
@@ -28,7 +28,7 @@ _DEGREES = (4096, 8192, 16_384)
 
 @contextmanager
 def python_integers() -> Generator[None]:
-    """Python-Paillier as it is where gmpy2 is not installed."""
+    """Make Python-Paillier compute with Python's integers, like without gmpy2."""
     util = load("phe.util")
     before, util.HAVE_GMP = util.HAVE_GMP, False
     try:
@@ -37,8 +37,8 @@ def python_integers() -> Generator[None]:
         util.HAVE_GMP = before
 
 
-def run(asked: Asked) -> Findings:
-    """Scenario 1 with every key and both kinds of integers; the traffic of scenario 2 worked out."""
+def run(settings: StudySettings) -> Findings:
+    """Measure scenario 1 with every key length and both kinds of integers, and compute the traffic of scenario 2."""
     require("fedcipher-research bench paillier-python", "phe", "gmpy2", "tenseal")
     given = setup(_PAPER)["scenarios"][0]
     count = int(given["ciphertexts"])
@@ -52,24 +52,24 @@ def run(asked: Asked) -> Findings:
         ],
     )
     rows = [["scheme", *_PHASES, "a decryption of each"]]
-    bfv = _bfv(count, asked.runs)
+    bfv = _bfv(count, settings.runs)
     rows.append(["BFV (SEAL), N = 4096", *(seconds(bfv[p]) for p in _PHASES), seconds(bfv["each"])])
     found.figures["bfv"] = bfv
     for bits in _KEYS:
         public, private = load("phe.paillier").generate_paillier_keypair(n_length=bits)
         for kind in ("gmpy2", _PYTHON):
             if kind == "gmpy2":
-                spent = _phe(public, private, count, asked.runs)
+                spent = _phe(public, private, count, settings.runs)
             else:
                 with python_integers():
                     spent = _phe(public, private, count, 1)
             label = f"Paillier {bits}, {kind}"
-            asked.say(f"{label}: " + ", ".join(f"{p} {seconds(spent[p])}" for p in _PHASES))
+            settings.say(f"{label}: " + ", ".join(f"{p} {seconds(spent[p])}" for p in _PHASES))
             rows.append([label, *(seconds(spent[p]) for p in _PHASES), seconds(spent["each"])])
             found.figures[label] = spent
             found.outcomes += _compared(label, spent, bfv)
     found.tables.append(Table("Seconds", rows))
-    found.notes.append(f"seconds are the least of {asked.runs} with gmpy2 and of one run without")
+    found.notes.append(f"seconds are the least of {settings.runs} with gmpy2 and of one run without")
     _traffic(found)
     return found
 
@@ -82,7 +82,8 @@ def _compared(label: str, spent: dict[str, float], bfv: dict[str, float]) -> lis
         "" if label == f"Paillier {_KEYS[-1]}, {_PYTHON}" else "the slides' times fit a longer key or Python's integers"
     )
     for phase in _PHASES:
-        # A decryption of every ciphertext is what 16 decryptions would be; the slides do not say how many.
+        # The slides do not state the number of decryptions, so both readings are compared: one, and one for each
+        # ciphertext.
         named = {phase: phase} if phase != "decryption" else {"decryption": "one", "each": "every ciphertext"}
         for key, text in named.items():
             what = f"{label}: {phase}" if key == phase and phase != "decryption" else f"{label}: {phase}, {text}"
@@ -102,7 +103,7 @@ def _phe(public: Any, private: Any, count: int, runs: int) -> dict[str, float]:
 
     def add() -> Any:
         total = sent[0]
-        # As many additions as ciphertexts: the first once more.
+        # As many additions as ciphertexts, so the first ciphertext is added once more.
         for other in [*sent[1:], sent[0]]:
             total = total + other
         return total
@@ -131,7 +132,7 @@ def _bfv(count: int, runs: int) -> dict[str, float]:
 
 
 def _traffic(found: Findings) -> None:
-    """Which ring fits the bandwidth of scenario 2: 512 ciphertexts up, or 512 up and 512 down."""
+    """Compare the bandwidth of scenario 2 for several rings: 512 ciphertexts up, or 512 up and 512 down."""
     ts = load("tenseal")
     second = setup(_PAPER)["scenarios"][1]
     count = int(second["ciphertexts"])
@@ -159,14 +160,14 @@ def _traffic(found: Findings) -> None:
     (which,) = [o.what for o in found.outcomes if o.unit == "MB" and o.here and o.here / o.published.number == nearest]
     found.notes.append(f"the reading nearest to the bandwidth on the slides: {which}, {number(nearest)} times as much")
     large = claim(_PAPER, "'large ciphertexts' of BFV/CKKS, about")
-    found.notes.append(f"what the slides call large ciphertexts ({large.value} {large.unit}) is the whole traffic")
+    found.notes.append(f"the large ciphertexts of the slides ({large.value} {large.unit}) are the whole traffic")
 
 
 def _ciphertext(ts: Any, name: str, degree: int) -> int:
     if name == "BFV":
         context = ts.context(ts.SCHEME_TYPE.BFV, poly_modulus_degree=degree, plain_modulus=786433)
         return len(ts.bfv_vector(context, [1]).serialize())
-    # SEAL's default moduli need a scale below the last prime; a size does not depend on it.
+    # SEAL's default moduli need a scale below the last prime. The size does not depend on the scale.
     context = ts.context(ts.SCHEME_TYPE.CKKS, poly_modulus_degree=degree)
     context.global_scale = 2.0**20
     return len(ts.ckks_vector(context, [1.0]).serialize())

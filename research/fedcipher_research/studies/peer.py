@@ -1,4 +1,4 @@
-"""What runs in the namespaces of `studies.netns`: the server, told by its standard input, or a client."""
+"""The processes in the namespaces of `studies.netns`: a server that reads requests from standard input, and clients."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedcipher.errors import PeerLostError
 
 __all__ = ["main"]
 
-# The pacer only delays here; the kernel's filter is what limits, so the pacer's own window must not.
+# The pacer only delays here. The kernel's filter limits the rate, so the pacer's window is made larger.
 _AHEAD = 4
 
 
 def main() -> int:
-    """``serve CLIENTS PORT`` or ``join HOST:PORT NUMBER LINK``."""
+    """Run ``serve CLIENTS PORT`` or ``join HOST:PORT NUMBER LINK``."""
     if sys.argv[1] == "serve":
         return _serve(int(sys.argv[2]), int(sys.argv[3]))
     return _join(sys.argv[2], int(sys.argv[3]), Link(**json.loads(sys.argv[4])))
@@ -33,15 +33,15 @@ def _delayed(connection: Connection, link: Link) -> None:
 
 def _join(server: str, number: int, link: Link) -> int:
     sock = socket.create_connection(host_and_port(server), 10)
-    # What is waited for may take as long as others work.
+    # The next request may come after any time, so reads have no timeout.
     sock.settimeout(None)
     connection = Connection(sock)
     connection.send("hello", number=number, bandwidth=link.bandwidth, latency=link.latency)
     _delayed(connection, link)
     try:
         while True:
-            asked = connection.receive("go")
-            connection.send("frame", bytes(int(asked.facts["up"])))
+            request = connection.receive("go")
+            connection.send("frame", bytes(int(request.facts["up"])))
             connection.receive("aggregate")
             connection.send("got")
     except PeerLostError:
@@ -60,14 +60,14 @@ def _serve(clients: int, port: int) -> int:
             connections[int(facts["number"])] = connection
     print("joined", flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        chosen = {k: connections[k] for k in asked["clients"] or sorted(connections)}
+        request = json.loads(line)
+        chosen = {k: connections[k] for k in request["clients"] or sorted(connections)}
 
-        def up(connection: Connection, size: int = asked["up"]) -> None:
+        def up(connection: Connection, size: int = request["up"]) -> None:
             connection.send("go", up=size)
             connection.receive("frame")
 
-        def down(connection: Connection, size: int = asked["down"]) -> None:
+        def down(connection: Connection, size: int = request["down"]) -> None:
             connection.send("aggregate", bytes(size))
             connection.receive("got")
 
@@ -80,7 +80,7 @@ def _serve(clients: int, port: int) -> int:
 
 
 def _each(connections: dict[int, Connection], work: Callable[[Connection], None]) -> dict[int, float]:
-    """Seconds of each, all at once. Raises `PeerLostError`."""
+    """Run ``work`` on all connections at once. Returns the seconds of each. Raises `PeerLostError`."""
     spent: dict[int, float] = {}
     lost: list[PeerLostError] = []
     began = time.monotonic()

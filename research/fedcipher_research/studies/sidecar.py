@@ -1,6 +1,6 @@
-"""A library's scheme in a process of its own, with the keys: what FedNIC's SmartNIC does for its hosts.
+"""Runs a library's scheme, with the keys, in a process of its own, like FedNIC's SmartNIC does for its hosts.
 
-It is measured and nothing more: it has none of the engine's defences, and no ledger outlives it.
+Use the process for measurements only. It has none of the engine's defences, and its ledgers are lost when it ends.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ __all__ = ["Client", "made", "main", "sidecar"]
 
 
 def made(name: str, clients: int, **params: str) -> Scheme:
-    """FedNIC's scheme here: of 12 bits where it quantises."""
+    """A scheme for FedNIC's measurements, with values of 12 bits if it quantises."""
     return scheme(name, clients=clients, min_contributions=1, codec=Codec(bits=12, clip=1.0), **params)
 
 
 class Client:
-    """One of the clients whose key the process has: encrypts and opens there."""
+    """A client whose key the process holds. It encrypts and decrypts in that process."""
 
     def __init__(self, connection: Connection, number: int) -> None:
         self._connection = connection
         self._number = number
 
     def encrypt(self, update: Sequence[Array], *, round: int) -> bytes:
-        """The frame of ``update``, which crosses as float32. Raises `PeerLostError`."""
+        """Encrypt ``update``, which is sent to the process as float32. Raises `PeerLostError`."""
         flat = b"".join(np.ascontiguousarray(x, np.float32).data for x in update)
         shapes = [x.shape for x in update]
         self._connection.send("encrypt", flat, client=self._number, round=round, shapes=shapes)
         return self._connection.receive("frame").payload
 
     def open(self, frame: bytes) -> list[Array]:
-        """The mean, which crosses as float32. Raises `PeerLostError`."""
+        """Decrypt ``frame``. The process returns the mean as float32. Raises `PeerLostError`."""
         self._connection.send("open", frame, client=self._number)
         said = self._connection.receive("opened")
         return _arrays(said.payload, said.facts["shapes"])
@@ -54,7 +54,10 @@ _MODULE = "fedcipher_research.studies.sidecar"
 
 @contextmanager
 def sidecar(name: str, clients: int, before: Sequence[str] = ()) -> Generator[tuple[list[Client], _native.ServerKey]]:
-    """A process that has the keys of ``clients`` clients, started by what goes ``before``. Raises `BenchError`."""
+    """Start a process with the keys of ``clients`` clients. ``before`` is put before its command line.
+
+    Raises `BenchError`.
+    """
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -69,7 +72,7 @@ def sidecar(name: str, clients: int, before: Sequence[str] = ()) -> Generator[tu
                 raise BenchError(f"no process for {name} has started: {error}") from error
             yield [Client(connection, k) for k in range(clients)], _native.ServerKey.from_bytes(ready.payload)
         finally:
-            # It ends with its connection.
+            # The process ends when its connection is closed.
             connection.close()
             try:
                 process.wait(10)
@@ -85,7 +88,7 @@ def _arrays(flat: bytes, shapes: Sequence[Sequence[int]]) -> list[Array]:
 
 
 def main() -> None:
-    """``SCHEME CLIENTS DESCRIPTOR``; ends when whoever started it does."""
+    """Serve ``SCHEME CLIENTS DESCRIPTOR``. The process ends with the process that started it."""
     name, clients, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     with ledgers(), socket.socket(fileno=number) as sock:
         connection = Connection(sock)
@@ -99,13 +102,13 @@ def _serve(connection: Connection, scheme: Scheme, clients: int) -> None:
     decryptors = [scheme.decryptor(keys.client(k)) for k in range(clients)]
     connection.send("ready", keys.server().to_bytes())
     while True:
-        asked = connection.receive("encrypt", "open")
-        client = int(asked.facts["client"])
-        if asked.kind == "encrypt":
-            update = _arrays(asked.payload, asked.facts["shapes"])
-            connection.send("frame", encryptors[client].encrypt(update, round=int(asked.facts["round"])))
+        request = connection.receive("encrypt", "open")
+        client = int(request.facts["client"])
+        if request.kind == "encrypt":
+            update = _arrays(request.payload, request.facts["shapes"])
+            connection.send("frame", encryptors[client].encrypt(update, round=int(request.facts["round"])))
         else:
-            mean = decryptors[client].open(asked.payload).arrays
+            mean = decryptors[client].open(request.payload).arrays
             flat = b"".join(np.ascontiguousarray(x, np.float32).data for x in mean)
             connection.send("opened", flat, shapes=[x.shape for x in mean])
 

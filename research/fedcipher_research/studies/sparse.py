@@ -1,4 +1,4 @@
-"""FLASHE, Fig. 10 and Fig. 11: the largest values only, at five levels, beside Paillier and dense updates."""
+"""FLASHE, Fig. 10 and Fig. 11: updates of the largest values only, at five levels, against Paillier and dense ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedcipher.schemes import scheme
 from fedcipher_research.published import doubt, figure, setup
 from fedcipher_research.published.verdict import judged, stated
 from fedcipher_research.studies.apps import APPLICATIONS, application_sizes
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.timing import best, ledgers
 
 __all__ = ["run"]
 
 _PAPER = "flashe"
 _SPARSITY = (20, 60, 80, 90, 99)
-# Paillier's cost is a ciphertext's times their number: a few are enough to know it.
+# Paillier is measured on this many values, because all ciphertexts cost the same.
 _SAMPLE = 256
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """Of one client: seconds and bytes."""
+    """Seconds and bytes of one client."""
 
     encrypt: float
     decrypt: float
@@ -34,7 +34,7 @@ class _Cost:
     down: int
 
 
-def run(asked: Asked) -> Findings:
+def run(settings: StudySettings) -> Findings:
     """Encrypt, add and decrypt sparse updates of the three models' sizes."""
     clients, chosen = int(setup(_PAPER)["clients"]), int(setup(_PAPER)["sparsification"]["s_percent"])
     found = Findings(
@@ -55,16 +55,16 @@ def run(asked: Asked) -> Findings:
     common: list[int] = []
     owned: list[float] = []
     with ledgers():
-        a_value = _paillier(clients, asked.runs)
+        a_value = _paillier(clients, settings.runs)
         for model, values in application_sizes().items():
-            dense = _measured("plain", clients, values, None, asked.runs)
+            dense = _measured("plain", clients, values, None, settings.runs)
             rows.append([APPLICATIONS[model], "0", f"{values:,}", "plain", *_row(dense)])
             for percent in _SPARSITY:
                 top = (100 - percent) / 100
                 sent = int(np.ceil(top * values))
-                plain = _measured("plain", clients, values, top, asked.runs)
-                shared = _measured("flashe", clients, values, top, asked.runs)
-                own = _measured("flashe", clients, values, top, asked.runs, own=True)
+                plain = _measured("plain", clients, values, top, settings.runs)
+                shared = _measured("flashe", clients, values, top, settings.runs)
+                own = _measured("flashe", clients, values, top, settings.runs, own=True)
                 paillier = _Cost(a_value.encrypt * sent, a_value.decrypt * sent, a_value.up * sent, a_value.down * sent)
                 named = {
                     "plain, common set": plain,
@@ -82,9 +82,9 @@ def run(asked: Asked) -> Findings:
                     blown.append(paillier.up / dense.up)
                     common.append(shared.up - plain.up)
                     owned.append(own.up / plain.up)
-            asked.say(f"{model}: Paillier computes {number(ratios[-1])} times as long at {chosen} % sent")
+            settings.say(f"{model}: Paillier computes {number(ratios[-1])} times as long at {chosen} % sent")
     found.tables.append(Table("One client, a round", rows))
-    found.notes.append(f"seconds are the least of {asked.runs}; bytes are of whole frames")
+    found.notes.append(f"seconds are the least of {settings.runs}; bytes are of whole frames")
     double = (doubt(_PAPER, "Sparsification speed-up over Paillier"),)
     for at, here in enumerate((min(ratios), max(ratios))):
         found.outcomes.append(
@@ -160,7 +160,7 @@ def _measured(name: str, clients: int, values: int, top: float | None, runs: int
 
 
 def _paillier(clients: int, runs: int) -> _Cost:
-    """Of one value."""
+    """The cost of one value under Paillier."""
     made = scheme("paillier", clients=clients, min_contributions=1, packing="none", codec=Codec(bits=16, clip=1.0))
     keys = made.keygen(1)
     update: list[Array] = [np.random.default_rng(0).normal(0, 0.2, _SAMPLE).astype(np.float32)]

@@ -1,4 +1,4 @@
-"""Processor time of work: on a machine that others use too, a clock on the wall times them as well."""
+"""Measures processor time. On a shared machine, a wall clock would also count the work of other users."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _P = ParamSpec("_P")
 
 
 def clocked(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> tuple[float, _T]:
-    """Processor seconds of one call, all threads and children together, and what it made."""
+    """Call ``work``. Returns the processor seconds of all threads and children, and the result."""
     children, began = _of_children(), time.process_time()
     made = work(*args, **kwargs)
     own = time.process_time() - began
-    # One that has come or gone meanwhile has no seconds of before or after to compare.
+    # A child that started or ended during the call is left out: its seconds before or after are unknown.
     after = _of_children()
     return own + sum(after[pid] - spent for pid, spent in children.items() if pid in after), made
 
 
 def _of_children() -> dict[int, float]:
-    """Seconds of each process that this one has started, and of theirs: a library may run in one, and the engine."""
+    """Processor seconds of each descendant process. A library and the engine may run in such processes."""
     found: dict[int, float] = {}
     left = [os.getpid()]
     while left:
@@ -41,14 +41,17 @@ def _of_children() -> dict[int, float]:
                 nanoseconds = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
                 found[pid] = nanoseconds / 1e9
         except (OSError, ValueError, IndexError):
-            # It has ended, or the system does not say.
+            # The process has ended, or the system has no such files.
             continue
         left += below
     return found
 
 
 def best(work: Callable[[], _T], runs: int) -> tuple[float, _T]:
-    """Least processor seconds of ``runs`` goes, and what the last one made: what others do can only add to them."""
+    """Call ``work`` ``runs`` times. Returns the least processor seconds, and the last result.
+
+    The least is taken because other work on the machine can only add to the time.
+    """
     least, made = clocked(work)
     for _ in range(runs - 1):
         spent, made = clocked(work)
@@ -58,7 +61,7 @@ def best(work: Callable[[], _T], runs: int) -> tuple[float, _T]:
 
 @contextmanager
 def ledgers() -> Generator[None]:
-    """Keys made here forget their rounds afterwards: what is opened or sent in a study is nobody's."""
+    """Keep ledgers in a temporary folder and delete them afterwards. Studies encrypt no real data."""
     with (
         tempfile.TemporaryDirectory(prefix="fedcipher-study-") as folder,
         variable("FEDCIPHER_STATE_DIR", folder),

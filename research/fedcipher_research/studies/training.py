@@ -1,5 +1,5 @@
 # pyright: basic
-"""How long a client trains: some batches are timed and scaled to a pass over what it holds."""
+"""Measures how long a client trains: some batches are timed and scaled to a pass over the client's examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES = 5
 
 
 def one_pass(model: str, data: str, data_dir: str, *, clients: int, batch: int, runs: int) -> tuple[float, list[Array]]:
-    """Processor seconds of one pass over one of ``clients``' examples, and what so many batches change."""
+    """Processor seconds of one pass over a client's examples, and the update of `BATCHES` batches."""
     from fedcipher.models import Learner
 
     found = load(data, str(Path(data_dir) / data))
@@ -26,7 +26,7 @@ def one_pass(model: str, data: str, data_dir: str, *, clients: int, batch: int, 
     start = learner.initial()
     few = own[: BATCHES * batch]
     x, y = found.train_x[few], found.train_y[few]
-    # The first batch compiles what is needed.
+    # The first batch compiles, so it is not timed.
     learner.fit(start, x[:batch], y[:batch], epochs=1, seed=0)
     spent, (trained, _) = best(lambda: learner.fit(start, x, y, epochs=1, seed=0), runs)
     update: list[Array] = [np.asarray(a - b, np.float32) for a, b in zip(trained, start, strict=True)]

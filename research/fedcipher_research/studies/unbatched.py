@@ -1,4 +1,4 @@
-"""FLASHE, Table 2, of its rows without packing: a ciphertext a number, by Paillier, BFV and CKKS."""
+"""FLASHE, Table 2, the rows without packing: a ciphertext for each number, by Paillier, BFV and CKKS."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from fedcipher._units import seconds, size
 from fedcipher_research._optional import require
 from fedcipher_research.published import Published, cell, setup
 from fedcipher_research.published.verdict import judged
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.timing import best
 
 __all__ = ["run"]
 
 _PAPER, _PLACE = "flashe", "Table 2"
 _NUMBERS = (16_384, 65_536, 262_144)
-# All ciphertexts of a scheme cost the same: so many are measured, and scaled.
+# All ciphertexts of a scheme cost the same, so this many are measured and scaled.
 _SAMPLE = 32
 _ADDENDS = 10
 _UNITS = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
-# TenSEAL's contexts switch keys, for which N = 2048 leaves no prime; and it wants a modulus to batch with.
+# TenSEAL's contexts need a prime for key switching, which N = 2048 does not leave, and a modulus that allows batching.
 _BFV_DEGREE, _BFV_MODULUS = 4096, 40_961
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """Of one number."""
+    """The cost of one number."""
 
     encrypt: float
     decrypt: float
     add: float
-    """Of ten ciphertexts."""
+    """Seconds to add ten ciphertexts."""
     size: float
 
 
-def run(asked: Asked) -> Findings:
+def run(settings: StudySettings) -> Findings:
     """Measure a few ciphertexts of each scheme and scale to the three sizes."""
     require("fedcipher-research bench flashe-unbatched", "phe", "gmpy2", "tenseal")
     given = setup(_PAPER)["parameters"]
@@ -54,7 +54,7 @@ def run(asked: Asked) -> Findings:
         "CKKS": (f"CKKS, N = {ckks}", lambda runs: _tenseal("CKKS", ckks, runs), ""),
     }
     found = Findings(
-        f"A ciphertext a number: {_SAMPLE} of each scheme, scaled to {', '.join(f'{n:,}' for n in _NUMBERS)}",
+        f"A ciphertext a number: {_SAMPLE} from each scheme, scaled to {', '.join(f'{n:,}' for n in _NUMBERS)}",
         [],
         [
             "an AWS c5.4xlarge of 16 vCPU there; both in Python over a library in C",
@@ -64,10 +64,10 @@ def run(asked: Asked) -> Findings:
     )
     rows = [["scheme", "encryption of a number", "decryption", "addition of ten", "ciphertext"]]
     for scheme, (name, measure, because) in schemes.items():
-        one = measure(asked.runs)
+        one = measure(settings.runs)
         found.figures[name] = vars(one)
         rows.append([name, *(seconds(s) for s in (one.encrypt, one.decrypt, one.add)), size(one.size)])
-        asked.say(f"{name}: {seconds(one.encrypt)} a number")
+        settings.say(f"{name}: {seconds(one.encrypt)} a number")
         for numbers in _NUMBERS:
             row = {"numbers": numbers, "scheme": scheme}
             for what, column, here in (
@@ -82,7 +82,7 @@ def run(asked: Asked) -> Findings:
                     text = f"{name}, {numbers:,}: {what}"
                     found.outcomes.append(judged(text, printed, scaled, because=because))
     found.tables.append(Table("One number", rows))
-    found.notes.append(f"seconds are the least of {asked.runs}, of {_SAMPLE} ciphertexts each")
+    found.notes.append(f"seconds are the least of {settings.runs}, of {_SAMPLE} ciphertexts each")
     return found
 
 

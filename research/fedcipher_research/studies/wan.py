@@ -1,7 +1,7 @@
-"""FLASHE, Fig. 1, Fig. 7, Fig. 8 and Table 4: iterations of three models over five sites, and what they cost.
+"""FLASHE, Fig. 1, Fig. 7, Fig. 8 and Table 4: iterations of three models over five sites, and their cost.
 
-A client's work is measured by itself, its transfers in network namespaces at the rate that the paper prints for its
-slowest links, all clients at once: an iteration is the sum of both.
+A client's work is measured alone. Transfers are measured in network namespaces, all clients at once, at the rate that
+the paper prints for its slowest links. An iteration is the sum of both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedcipher_research._optional import require
 from fedcipher_research.published import cell, doubt, figure, setup
 from fedcipher_research.published.verdict import Outcome, judged
 from fedcipher_research.studies.apps import APPLICATIONS, application_sizes
-from fedcipher_research.studies.findings import Asked, Findings, Table
+from fedcipher_research.studies.findings import Findings, StudySettings, Table
 from fedcipher_research.studies.netns import Exchange, Wan, wan
 from fedcipher_research.studies.timing import best, clocked, ledgers
 from fedcipher_research.studies.training import BATCHES, one_pass
@@ -44,15 +44,15 @@ _MODES = {
     ),
 }
 _BASELINES = {"Pai+Bat": "Paillier", "FV+Bat": "FV", "CKKS+Bat": "CKKS"}
-# (model, data set) that stand for the three applications where their training is timed.
+# The (model, data set) with which the training of each application is timed.
 _TRAINED = {"ResNet": ("resnet20", "cifar10"), "GRU": ("gru-0.66m", "shakespeare"), "CNN": ("cnn-1.2m", "mnist")}
-# A baseline that is slower than there makes a speed-up over it larger: no merit of what is compared with it.
+# A slower baseline than the paper's makes a speed-up over the baseline larger, so such a speed-up is not comparable.
 _SLOWER = "batched Paillier takes several times as long here as there (Table 2), on one core in the place of 16"
 _THEIRS = "a baseline, which nothing here is to beat"
 _OTHER = "training here is of other data or of a part of them, on two shared cores"
-# Paillier's time is its ciphertexts': so many values are measured, and scaled.
+# Paillier is measured on this many values and scaled, because all ciphertexts cost the same.
 _PAILLIER_VALUES = 16_384
-# Of the clients' updates so many are added, and the time scaled: each but the first takes the same.
+# This many updates are added, and the time is scaled: every update after the first takes the same time.
 _ADDED = 3
 _PROBE = {True: 10_000_000, False: 500_000_000}
 _GIB = float(1 << 30)
@@ -60,7 +60,7 @@ _GIB = float(1 << 30)
 
 @dataclass(frozen=True)
 class Work:
-    """A client's and the server's, of one iteration."""
+    """Seconds and bytes of a client and of the server, for one iteration."""
 
     encrypt: float
     decrypt: float
@@ -76,7 +76,7 @@ class Iteration:
     train: float
     crypto: float
     idle: float
-    """Transfers both ways, and the server's adding."""
+    """Seconds of transfers both ways and of the server's addition."""
     up: int
     down: int
 
@@ -90,25 +90,25 @@ class Iteration:
 
 
 def prices() -> dict[str, Any]:
-    """Published prices, each with its source, and the day they were looked up."""
+    """Published prices, each with its source, and the day of the look-up."""
     return json.loads((Path(__file__).parent / "prices.json").read_text(encoding="utf-8"))
 
 
 def cost(one: Iteration, iterations: int, clients: int, remote: int) -> float:
-    """Dollars of so many iterations: machines by the hour, and what crosses a region's border."""
+    """The cost of ``iterations`` in dollars: machines by the hour, and traffic between regions."""
     found = prices()
     hours = one.total * iterations / 3600
     machines = clients * found["client"]["price"] + found["server"]["price"]
     return hours * machines + iterations * remote * one.traffic / 1e9 * found["traffic"]["price"]
 
 
-def run(asked: Asked) -> Findings:
-    """Measure work and transfers of every mode and model. Raises `BenchError` without network namespaces."""
+def run(settings: StudySettings) -> Findings:
+    """Measure the work and transfers of every mode and model. Raises `BenchError` without network namespaces."""
     require("fedcipher-research bench flashe-wan", "phe", "gmpy2", "tenseal")
     clients, regions = int(setup(_PAPER)["clients"]), setup(_PAPER)["hardware"]["regions"]
-    rate = asked.link.bandwidth or figure(_PAPER, "Fig. 1", "tail WAN bandwidth, e.g.").number * 1e6
-    link = Link(rate, asked.link.latency)
-    # Two clients at each site; the server's own site is a LAN.
+    rate = settings.link.bandwidth or figure(_PAPER, "Fig. 1", "tail WAN bandwidth, e.g.").number * 1e6
+    link = Link(rate, settings.link.latency)
+    # Each site has two clients. The server's own site is a LAN.
     local = [2 * regions.index("Ohio") + k for k in range(2)]
     links = [Link() if k in local else link for k in range(clients)]
     found = Findings(
@@ -123,20 +123,20 @@ def run(asked: Asked) -> Findings:
             f"batched Paillier is measured on {_PAILLIER_VALUES:,} values and scaled",
         ],
     )
-    train = {name: _training(asked, name, clients) for name in APPLICATIONS}
+    train = {name: _training(settings, name, clients) for name in APPLICATIONS}
     with ledgers(), wan(links) as net:
         _bandwidth(found, net, regions, local)
         iterations: dict[str, dict[str, Iteration]] = {}
         for name, values in application_sizes().items():
             iterations[name] = {}
             for mode, (kind, _) in _MODES.items():
-                spent = _work(kind, clients, values, asked.runs)
+                spent = _work(kind, clients, values, settings.runs)
                 moved = net.exchange(Exchange(spent.up, spent.down))
                 idle = max(moved["up"].values()) + spent.add + max(moved["down"].values())
                 one = Iteration(train[name], spent.encrypt + spent.decrypt, idle, spent.up, spent.down)
                 iterations[name][mode] = one
                 found.figures[f"{name}, {mode}"] = {**vars(one), **vars(spent), "moved": moved}
-                asked.say(f"{name}, {mode}: {seconds(one.total)}, {seconds(idle)} of it idle")
+                settings.say(f"{name}, {mode}: {seconds(one.total)}, {seconds(idle)} of it idle")
     _tables(found, iterations, clients, clients - len(local))
     _figure7(found, iterations)
     _figure8(found, iterations)
@@ -144,11 +144,11 @@ def run(asked: Asked) -> Findings:
     return found
 
 
-def _training(asked: Asked, name: str, clients: int) -> float:
+def _training(settings: StudySettings, name: str, clients: int) -> float:
     model, data = _TRAINED[name]
     batch = int(setup(_PAPER)["batch_size"])
-    spent, _ = one_pass(model, data, asked.data_dir, clients=clients, batch=batch, runs=1)
-    asked.say(f"{model}: a pass over a client's examples in {seconds(spent)}")
+    spent, _ = one_pass(model, data, settings.data_dir, clients=clients, batch=batch, runs=1)
+    settings.say(f"{model}: a pass over a client's examples in {seconds(spent)}")
     return spent
 
 
@@ -164,7 +164,7 @@ def _measured(kind: str, clients: int, measured: int, runs: int) -> Work:
     made = scheme(kind, clients=clients, min_contributions=1, codec=Codec(bits=16, clip=1.0))
     keys = made.keygen(clients)
     update: list[Array] = [np.random.default_rng(0).normal(0, 0.2, measured).astype(np.float32)]
-    # Costly ones once: nothing but other work on the machine differs from run to run.
+    # Costly schemes run once, because only other work on the machine makes runs differ.
     runs = 1 if kind in ("paillier", "ckks", "bfv-lib") else runs
     encryptor = made.encryptor(keys.client(0))
     rounds = iter(range(1, runs + 1))
@@ -237,7 +237,7 @@ def _iterations(name: str) -> int:
 
 
 def _ends(name: str, here: list[float], what: str, place: str, **more: Any) -> list[Outcome]:
-    """A range's two ends."""
+    """Compare both ends of a printed range with the least and the most of ``here``."""
     return [
         judged(f"{what}, {('least', 'most')[at]}", figure(_PAPER, place, name, at), value, **more)
         for at, value in enumerate((min(here), max(here)))

@@ -1,4 +1,4 @@
-//! Lane-wise addition and subtraction of two streams, as wide as the processor has it.
+//! Lane-wise addition and subtraction of two streams, with the widest vectors of the processor.
 
 use super::vectors;
 use multiversion::multiversion;
@@ -53,7 +53,7 @@ pub fn sub_assign(acc: &mut [u8], x: &[u8], width: u32) {
     }
 }
 
-/// `acc[k] = acc[k] + x[k] mod 2^width` for the lanes of as many groups.
+/// `acc[k] = acc[k] + x[k] mod 2^width` for all lanes of two equally long lists of groups.
 pub fn add_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
     combine::<false>(acc.as_flattened_mut(), x.as_flattened(), group_tops(width));
 }
@@ -63,7 +63,7 @@ pub fn sub_groups(acc: &mut [[u8; 16]], x: &[[u8; 16]], width: u32) {
     combine::<true>(acc.as_flattened_mut(), x.as_flattened(), group_tops(width));
 }
 
-/// Lanes in a block: 8 w words, whole vectors whatever the width.
+/// Lanes in a block. A block has 8 w words, which are whole vectors for every width w.
 const BLOCK_LANES: usize = 512;
 
 /// The top bit of each of a block's lanes, and of the word before it.
@@ -75,35 +75,36 @@ fn tops(width: u32) -> &'static [u64] {
             let top = lane * width as usize - 1;
             tops[top / 64] |= 1 << (top % 64);
         }
-        behind_the_last(tops)
+        prepend_last(tops)
     })
 }
 
-/// The same of lanes in groups, and each group's last bit, where carries of what is behind its lanes end.
+/// Like [`tops`], for lanes in groups. The last bit of each group counts as a top bit too: it stops carries out of the
+/// meaningless bits behind the group's lanes.
 fn group_tops(width: u32) -> &'static [u64] {
     static TOPS: [OnceLock<Vec<u64>>; 65] = [const { OnceLock::new() }; 65];
     TOPS[width as usize].get_or_init(|| {
         let tops = (1..=128 / width).fold(1 << 127, |tops: u128, lane| tops | 1 << (lane * width - 1));
-        behind_the_last([tops as u64, (tops >> 64) as u64].repeat(BLOCK_LANES / 2))
+        prepend_last([tops as u64, (tops >> 64) as u64].repeat(BLOCK_LANES / 2))
     })
 }
 
-fn behind_the_last(mut tops: Vec<u64>) -> Vec<u64> {
+fn prepend_last(mut tops: Vec<u64>) -> Vec<u64> {
     tops.rotate_right(1);
     tops.push(tops[0]);
     tops
 }
 
-/// Lanes that are not whole bytes, in a stream read as one long number: top bits are kept apart so that no carry leaves
-/// a lane (Warren, Hacker's Delight, section 2-18), but a lane may lie in two words, and then carries from one into the
-/// other.
+/// Adds or subtracts lanes that are not whole bytes. The stream is read as one long number. Top bits are computed
+/// separately, so that no carry leaves a lane (Warren, Hacker's Delight, section 2-18). A lane may lie in two words, and
+/// then carries from one word into the other.
 fn combine<const SUBTRACT: bool>(acc: &mut [u8], x: &[u8], tops: &[u64]) {
     combine_by::<SUBTRACT>(acc, x, tops, |acc, x, tops| {
         vectors::by_avx512::<SUBTRACT>(acc, x, tops) || vectors::by_avx2::<SUBTRACT>(acc, x, tops)
     });
 }
 
-/// The same, whole vectors by `vectors` where it says that it has made them.
+/// Like [`combine`]. `vectors` computes the whole vectors; if it returns false, the portable kernel computes them.
 #[inline(always)]
 fn combine_by<const SUBTRACT: bool>(
     acc: &mut [u8],
@@ -113,8 +114,8 @@ fn combine_by<const SUBTRACT: bool>(
 ) {
     let kernel = if SUBTRACT { sub_words } else { add_words };
     let block = tops.len() - 1;
-    let whole = acc.len() / 8 / vectors::SIDE * vectors::SIDE;
-    // Whether it carries says the word as it was.
+    let whole = acc.len() / 8 / vectors::VECTOR_WORDS * vectors::VECTOR_WORDS;
+    // The carry into the next word follows from a word's old value, so that value is saved here.
     let before = |words: usize, acc: &[u8]| acc[..8 * words].last_chunk().copied().unwrap_or_default();
     let wide = before(whole, acc);
     let (done, last) = if vectors(acc, x, &tops[1..]) {
@@ -127,13 +128,13 @@ fn combine_by<const SUBTRACT: bool>(
     };
     let (rest, other) = (&mut acc[8 * done..], &x[8 * done..]);
     let end = |last: [u8; 8], rest: &[u8]| {
-        let mut end = [[0; 8]; 1 + vectors::SIDE];
+        let mut end = [[0; 8]; 1 + vectors::VECTOR_WORDS];
         end[0] = last;
         end.as_flattened_mut()[8..8 + rest.len()].copy_from_slice(rest);
         end
     };
     let (a, b, n) = (end(last, rest), end(before(done, x), other), 1 + rest.len().div_ceil(8));
-    let mut made = [[0; 8]; 1 + vectors::SIDE];
+    let mut made = [[0; 8]; 1 + vectors::VECTOR_WORDS];
     kernel(&a[..n], &b[..n], &tops[done % block..], &mut made);
     rest.copy_from_slice(&made.as_flattened()[8..8 + rest.len()]);
 }
@@ -145,7 +146,8 @@ fn by_blocks(words: &mut [[u8; 8]], others: &[[u8; 8]], tops: &[u64], kernel: Ke
     let (total, block) = (words.len(), tops.len() - 1);
     for start in (0..total).step_by(block) {
         let end = total.min(start + block);
-        // With the word before, which carries nothing in, whole vectors remain.
+        // The word before the block is computed again, for its carry. Only the words after it are stored, and they are
+        // whole vectors.
         let lead = usize::from(start > 0);
         let (words, others) = (&mut words[start - lead..end], &others[start - lead..end]);
         kernel(words, others, &tops[1 - lead..], &mut made);
@@ -154,11 +156,13 @@ fn by_blocks(words: &mut [[u8; 8]], others: &[[u8; 8]], tops: &[u64], kernel: Ke
     }
 }
 
-/// Of words of both streams and their top bits the result's; nothing is carried into the first.
+/// Computes the words of a result from the words of both streams and their top bits. Nothing is carried into the first
+/// word.
 type Kernel = fn(&[[u8; 8]], &[[u8; 8]], &[u64], &mut [[u8; 8]]);
 
-/// `word(a, b, top, carry)` is a word of the result, `carries(a, b, top)` whether one goes into the next. Every word has
-/// a top bit, where a carry from the word before ends: none depends on another, and all are made at once.
+/// `word(a, b, top, carry)` is a word of the result; `carries(a, b, top)` is true if that word carries into the next.
+/// Every word has a top bit, which stops the carry from the word before. So no carry depends on another one, and the
+/// compiler can compute all words at once.
 #[inline(always)]
 fn words(
     a: &[[u8; 8]],

@@ -1,17 +1,19 @@
-//! Lanes in groups: as many as fit into a block of key stream, from bit 0 on. The bits after them have no meaning.
+//! Lanes in groups. A group is one 128-bit block of key stream: it holds as many lanes as fit, from bit 0 on. The bits
+//! after the last lane have no meaning.
 
 use super::{BitWriter, lane_mask, regroup, scale, up};
 use multiversion::multiversion;
 
-/// Writes `values[k] * factor mod 2^width`, of values below 2^width, as groups; `values` may hold the products then.
+/// Writes `values[k] * factor mod 2^width` as groups. Each value must be below 2^width. The function may overwrite
+/// `values` with the products.
 pub fn group_scaled(values: &mut [u32], factor: u64, width: u32, groups: &mut [[u8; 16]]) {
-    // Products of a vector of values at once, where they fit in place.
+    // Products of at most 32 bits fit in place, and are computed a vector at a time.
     if factor != 1 && width <= 32 {
         scale(values, factor as u32, lane_mask(width) as u32);
     }
     let done = regroup::group(values, width, groups);
     let (values, groups) = (&values[done * (128 / width) as usize..], &mut groups[done..]);
-    // With a known number of lanes, a group's lanes are moved by constants and the loop disappears.
+    // For a constant number of lanes, the compiler unrolls the loop and shifts by constants.
     macro_rules! by_lanes {
         ($($lanes:literal)*) => {
             match 128 / width {
@@ -23,14 +25,14 @@ pub fn group_scaled(values: &mut [u32], factor: u64, width: u32, groups: &mut [[
     by_lanes!(2 3 4 5 6 7 8 9 10 11 12 14 16 18 21 25 32 42 64 128);
 }
 
-// Vectors of 512 bits take longer here.
+// Vectors of 512 bits are slower here.
 #[multiversion(targets("x86_64+avx2+bmi2"))]
 fn scaled<const LANES: usize>(values: &[u32], factor: u64, width: u32, groups: &mut [[u8; 16]]) {
     let mask = lane_mask(width);
-    // Up to three lanes are those wider than 32 bits.
+    // A group has at most three lanes if they are wider than 32 bits. Only then are products not computed yet.
     let lane = |v: &u32| if LANES > 3 { u64::from(*v) } else { u64::from(*v).wrapping_mul(factor) & mask };
     let join = |values: &[u32]| values.iter().rev().fold(0, |all, v| all << (width % 64) | lane(v));
-    // The lane in the middle begins in the lower half's last bits, or with the higher half.
+    // The middle lane begins in the last bits of the lower half, or with the higher half.
     let begins = LANES as u32 / 2 * width;
     let ends = (begins + width).saturating_sub(64);
     let (whole, rest) = values.as_chunks::<LANES>();
@@ -46,7 +48,7 @@ fn scaled<const LANES: usize>(values: &[u32], factor: u64, width: u32, groups: &
     }
 }
 
-/// Writes `lanes` lanes, which lie in groups, into the stream `out` where they follow one another.
+/// Writes the first `lanes` lanes of some groups into the stream `out`, without the bits between groups.
 pub fn pack_groups(groups: &[[u8; 16]], width: u32, lanes: usize, out: &mut [u8]) {
     let per = (128 / width) as usize;
     let (whole, rest) = (lanes / per, (lanes % per) as u32 * width);
@@ -62,7 +64,7 @@ pub fn pack_first(groups: &[[u8; 16]], bits: u32, out: &mut [u8]) {
     write(groups, bits, out).finish();
 }
 
-/// The writer behind the first `used` bits of each group.
+/// Writes the first `used` bits of each group, and returns the writer that stands after them.
 fn write<'a>(groups: &[[u8; 16]], used: u32, out: &'a mut [u8]) -> BitWriter<'a> {
     // Eight groups end on a byte boundary. The rest of the stream begins there.
     let mut done = 0;
@@ -77,8 +79,8 @@ fn write<'a>(groups: &[[u8; 16]], used: u32, out: &'a mut [u8]) -> BitWriter<'a>
     writer
 }
 
-/// Writes the first `used` bits, 72 or more, of each group where they belong, and something behind the last; as many
-/// groups as `out` has room for whole. How many.
+/// Writes the first `used` bits (72 or more) of each group into the stream `out`, for as many groups as `out` has room
+/// for. May overwrite the bytes behind the last group. Returns the number of groups.
 #[multiversion(targets("x86_64+bmi2"))]
 fn join(groups: &[[u8; 16]], used: u32, out: &mut [u8]) -> usize {
     if used.is_multiple_of(8) {

@@ -15,7 +15,7 @@ use crate::shown::shown;
 use crate::{Error, Result};
 use multiversion::multiversion;
 
-/// `x << by`, of less than a word: processors take several times as long for a shift of 128 bits by any number.
+/// `x << by`, for `by` below 64. A shift of 128 bits by any number takes several times as long.
 #[must_use]
 #[inline(always)]
 pub fn up(x: u128, by: u32) -> u128 {
@@ -23,7 +23,7 @@ pub fn up(x: u128, by: u32) -> u128 {
     u128::from(low << by) | u128::from(high << by | low >> (63 - by) >> 1) << 64
 }
 
-/// `x >> by`, of less than a word.
+/// `x >> by`, for `by` below 64.
 #[must_use]
 #[inline(always)]
 pub fn down(x: u128, by: u32) -> u128 {
@@ -75,7 +75,7 @@ pub fn pack_scaled(values: &[u32], factor: u64, width: u32, out: &mut [u8]) {
     }
 }
 
-/// Writes `values[k] * factor + plus[k] - minus[k] mod 2^width`, of two streams, into the stream `out`.
+/// Writes `values[k] * factor + plus[k] - minus[k] mod 2^width` into the stream `out`. `plus` and `minus` are streams.
 pub fn pack_masked(values: &[u32], factor: u64, width: u32, [plus, minus]: [&[u8]; 2], out: &mut [u8]) {
     match width {
         8 => mask_u8(values, factor as u8, plus, minus, out),
@@ -97,7 +97,7 @@ pub fn pack(values: &[u64], width: u32, out: &mut [u8]) {
 #[inline(always)]
 fn pack_lanes<T>(values: &[T], width: u32, out: &mut [u8], lane: impl Fn(&T) -> u64) {
     let mut writer = BitWriter::new(out);
-    // Four lanes of at most 30 bits go out at once.
+    // Four lanes of at most 30 bits are written at once.
     let (fours, rest) = if width <= 30 { values.as_chunks::<4>() } else { (&[][..], values) };
     for four in fours {
         let [a, b, c, d] = four.each_ref().map(&lane);
@@ -118,7 +118,7 @@ pub fn unpack(bytes: &[u8], width: u32, out: &mut [u64]) {
     }
     let (bytes, out) = (&bytes[done / 8 * width as usize..], &mut out[done..]);
     let mask = lane_mask(width);
-    // Eight lanes begin on a byte, each in a word of its own from there on while width + 7 <= 64.
+    // Every eighth lane begins on a byte. While width + 7 <= 64, each lane lies in the 64-bit word at its first byte.
     const WINDOW: usize = 72;
     let places: [(usize, u32); 8] = std::array::from_fn(|k| (k * width as usize / 8, k as u32 * width % 8));
     let fast = if width > 57 { 0 } else { bytes.len().saturating_sub(WINDOW - width as usize) / width as usize };
@@ -230,7 +230,7 @@ macro_rules! scale_kernel {
     };
 }
 
-/// `values[k] * factor`, of which `mask` is kept, in place.
+/// `values[k] = values[k] * factor & mask`.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 fn scale(values: &mut [u32], factor: u32, mask: u32) {
     values.iter_mut().for_each(|v| *v = v.wrapping_mul(factor) & mask);
@@ -262,7 +262,7 @@ mod tests {
     fn check_streams(width: u32, len: usize, full: bool, seed: u64) {
         let mut rng = StdRng::seed_from_u64(seed);
         let mask = lane_mask(width);
-        // All ones: every carry that there can be.
+        // Lanes of all ones have every possible carry.
         let mut some = || (0..len).map(|_| if full { mask } else { rng.random::<u64>() & mask }).collect::<Vec<_>>();
         let (a, b) = (some(), some());
         let both = |op: fn(u64, u64) -> u64| a.iter().zip(&b).map(|(a, b)| op(*a, *b) & mask).collect::<Vec<_>>();
@@ -299,7 +299,7 @@ mod tests {
         pack_groups(&groups, width, len, &mut out);
         assert_eq!(&out, &stream(&scaled, width));
 
-        // A lane in each, with something behind it.
+        // One lane in each group, with other bits behind it.
         let firsts: Vec<_> = a.iter().map(|lane| (u128::from(*lane) | u128::MAX << width).to_le_bytes()).collect();
         pack_first(&firsts, width, &mut out);
         assert_eq!(&out, &packed);
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Operations on whole vectors have a plan for each width.
+    /// Operations on whole vectors have a table of shifts for each width.
     #[test]
     fn streams_of_every_width_are_what_their_lanes_say() {
         for width in 2..=64 {
@@ -348,7 +348,7 @@ mod tests {
                 unpack_wide(&packed, width, &mut out);
                 assert_eq!(out, lanes, "{len} lanes of {width} bits");
 
-                // And back, with something behind each.
+                // And back, from groups that hold other bits behind each lane.
                 let junk = u128::MAX << width;
                 let groups: Vec<_> = lanes.iter().map(|l| (l | junk & rng.random::<u128>()).to_le_bytes()).collect();
                 let mut out = vec![0; packed.len()];

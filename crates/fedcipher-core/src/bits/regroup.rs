@@ -1,6 +1,7 @@
-//! Lanes into groups, groups into a stream and lanes out of it, whole vectors of AVX-512 at a time: every word of the
-//! result is made of a few words of what is moved, each shifted by a number of its own, and which and how far is the
-//! same every few vectors. AVX2 gathers bytes in place of words, and only for lanes out of a stream.
+//! Moves lanes into groups, groups into a stream and lanes out of a stream, a vector of AVX-512 at a time. Every word of
+//! the result is made of a few source words, each shifted by its own distance. The source words and distances repeat
+//! every few vectors, so a table for each width holds them. AVX2 gathers bytes instead of words, and only for lanes out
+//! of a stream.
 
 #[cfg(not(all(feature = "ntt-tfhe", target_arch = "x86_64")))]
 mod simd {
@@ -35,19 +36,19 @@ mod simd {
     use pulp::{as_arrays, as_arrays_mut, cast};
     use std::sync::OnceLock;
 
-    /// As many groups at once as end on a byte.
+    /// Eight groups always end on a byte.
     const EIGHT: usize = 8;
 
     type Words = [u64; 8];
 
-    /// Shifted by so much nothing is left of a word.
+    /// A shift by so many bits leaves nothing of a word.
     const GONE: u64 = 64;
 
-    /// The words of eight groups that a stream's words are made of, and how far each is shifted: the first part to the
-    /// right, the others to the left.
+    /// For each word of a stream: three source words in eight groups, and the distances of their shifts. The first part
+    /// is shifted to the right, the others to the left.
     type Joined = [[Words; 2]; 3];
 
-    /// Of groups with `used` bits, 72 or more, the two vectors of the stream that eight of them begin with.
+    /// The table for groups with `used` bits (72 or more): the first two vectors of the stream of eight groups.
     fn joined(used: u64) -> &'static [Joined; 2] {
         static PLANS: [OnceLock<[Joined; 2]>; 129] = [const { OnceLock::new() }; 129];
         PLANS[used as usize].get_or_init(|| {
@@ -76,7 +77,7 @@ mod simd {
     }
 
     impl Wide {
-        /// Words of two vectors by number, all shifted.
+        /// Picks words of two vectors by number and shifts each of them to the left.
         #[inline(always)]
         fn left(self, a: __m512i, b: __m512i, [from, by]: [__m512i; 2]) -> __m512i {
             let f = self.avx512f;
@@ -95,8 +96,8 @@ mod simd {
         }
     }
 
-    /// Writes the first `used` bits, 72 or more, of each group where they belong, and something behind the last; as many
-    /// times eight groups as `out` has room for two vectors. How many groups.
+    /// Writes the first `used` bits (72 or more) of each group into the stream `out`, eight groups at a time, while `out`
+    /// has room for two vectors. May overwrite the bytes behind the last group. Returns the number of groups.
     pub fn join(groups: &[[u8; 16]], used: u32, out: &mut [u8]) -> usize {
         let Some(simd) = Wide::try_new() else { return 0 };
         let (eights, plan) = (as_arrays::<64, u8>(groups.as_flattened()).0, joined(u64::from(used)));
@@ -106,7 +107,7 @@ mod simd {
             #[inline(always)]
             || {
                 let mask: __m512i = cast([mask; 4]);
-                // All in registers.
+                // The whole table fits in registers.
                 let plan: [[[__m512i; 2]; 3]; 2] = cast(*plan);
                 for [a, b] in eights.as_chunks::<2>().0 {
                     let a = simd.avx512f._mm512_and_si512(cast(*a), mask);
@@ -135,18 +136,18 @@ mod simd {
         }
     }
 
-    /// Lanes of a word that begin in it or before.
+    /// The most lanes that a word is made of.
     const PARTS: usize = 4;
 
-    /// For one vector of groups: the values that each word is made of, and how far each is shifted: the first part to the
-    /// right, the others to the left.
+    /// The table for one vector of groups: the values that each word is made of, and the distances of their shifts. The
+    /// first part is shifted to the right, the others to the left.
     #[derive(Default)]
     struct Grouped {
         from: [[u32; 16]; PARTS],
         by: [Words; PARTS],
     }
 
-    /// Of lanes of 17 to 31 bits.
+    /// The table for lanes of 17 to 31 bits.
     fn grouped(width: u32) -> &'static Grouped {
         static PLANS: [OnceLock<Grouped>; 32] = [const { OnceLock::new() }; 32];
         PLANS[width as usize].get_or_init(|| {
@@ -155,7 +156,7 @@ mod simd {
                 let (group, begins) = (word as u32 / 2, word as u32 % 2 * 64);
                 let first = begins / width;
                 for part in 0..PARTS as u32 {
-                    // One that begins behind this word is shifted out of it.
+                    // A lane that begins behind this word is shifted out of the word.
                     let (lane, p) = (first + part, part as usize);
                     plan.by[p][word] = u64::from((lane * width).abs_diff(begins));
                     plan.from[p][2 * word] = group * per + lane;
@@ -165,8 +166,8 @@ mod simd {
         })
     }
 
-    /// Writes values below 2^width, of 17 to 31 bits, as groups; as many times four groups as there are 32 values for.
-    /// How many groups.
+    /// Writes values below 2^width, for widths of 17 to 31 bits, as groups: four groups at a time, while 32 values are
+    /// left to read. Returns the number of groups.
     pub fn group(values: &[u32], width: u32, groups: &mut [[u8; 16]]) -> usize {
         let Some(simd) = Wide::try_new().filter(|_| (17..32).contains(&width)) else { return 0 };
         let (plan, step) = (grouped(width), 4 * (128 / width) as usize);
@@ -195,11 +196,11 @@ mod simd {
         4 * done
     }
 
-    /// The words of a vector that a word of each lane begins in and ends in, and how far each is shifted: the first to
-    /// the right, the other to the left.
+    /// For each lane: the two source words that it begins and ends in, and the distances of their shifts. The first word
+    /// is shifted to the right, the other to the left.
     type Parted = [[Words; 2]; 2];
 
-    /// Of words that begin at these bits.
+    /// The table for lanes that begin at these bits.
     fn parted(begin: impl Fn(usize) -> u32) -> Parted {
         let mut plan = Parted::default();
         for word in 0..8 {
@@ -227,7 +228,8 @@ mod simd {
         }
     }
 
-    /// Reads the first lanes of a stream, as many times eight as it has whole vectors for. How many.
+    /// Reads the first lanes of a stream, eight at a time, while the stream has a whole vector left. Returns the number
+    /// of lanes.
     pub fn lanes(bytes: &[u8], width: u32, out: &mut [u64]) -> usize {
         static PLANS: [OnceLock<Parted>; 65] = [const { OnceLock::new() }; 65];
         let Some(simd) = Wide::try_new() else { return 0 };
@@ -250,7 +252,8 @@ mod simd {
         8 * done
     }
 
-    /// Of two lanes, which begin in 16 bytes: where these begin, the eight bytes of each, and how far they are shifted.
+    /// Two lanes that begin in the same 16 bytes: the offset of these bytes, the eight bytes of each lane, and the
+    /// distances of their shifts.
     #[derive(Clone, Copy, Default)]
     struct Pair {
         at: usize,
@@ -258,7 +261,7 @@ mod simd {
         by: [u64; 2],
     }
 
-    /// Of eight lanes, which begin on a byte.
+    /// The pairs of eight lanes. The first lane begins on a byte.
     fn pairs(width: u32) -> [Pair; 4] {
         std::array::from_fn(|k| {
             let bits = [2 * k, 2 * k + 1].map(|lane| lane * width as usize);
@@ -268,7 +271,7 @@ mod simd {
         })
     }
 
-    /// [`lanes`] by AVX2, where they have at most 57 bits and so lie in eight bytes wherever they begin.
+    /// Like [`lanes`], with AVX2, for lanes of at most 57 bits. Such a lane lies in eight bytes wherever it begins.
     pub fn narrow_lanes(bytes: &[u8], width: u32, out: &mut [u64]) -> usize {
         const WINDOW: usize = 64 + 15;
         let Some(simd) = Narrow::try_new().filter(|_| width <= 57) else { return 0 };
@@ -297,11 +300,11 @@ mod simd {
         )
     }
 
-    /// The same of lanes of up to 120 bits.
+    /// Like [`lanes`], for lanes of up to 120 bits.
     pub fn wide_lanes(bytes: &[u8], width: u32, out: &mut [u128]) -> usize {
         static PLANS: [OnceLock<[Parted; 2]>; 121] = [const { OnceLock::new() }; 121];
         let Some(simd) = Wide::try_new() else { return 0 };
-        // The second four begin in the middle of a byte, or on one.
+        // The second four lanes begin on a byte or in the middle of one.
         let second = 4 * width as usize / 8;
         let plan = PLANS[width as usize].get_or_init(|| {
             [0, 4 * width % 8].map(|phase| parted(|word| phase + word as u32 / 2 * width + word as u32 % 2 * 64))

@@ -1,8 +1,8 @@
-//! `add::combine` by whole vectors, so that every word is read once and the result stays in the place of the sum. The
-//! carry between words is a bit of a shifted mask with AVX-512, and a whole word with AVX2.
+//! `add::combine` for whole vectors: every word is read once, and the result is written over the sum. The carry between
+//! words is a bit of a shifted mask with AVX-512, and a whole word with AVX2.
 
 /// Words of the widest vector.
-pub const SIDE: usize = 8;
+pub const VECTOR_WORDS: usize = 8;
 
 pub use simd::{by_avx2, by_avx512};
 
@@ -19,15 +19,15 @@ mod simd {
 
 #[cfg(all(feature = "ntt-tfhe", target_arch = "x86_64"))]
 mod simd {
-    use super::SIDE;
+    use super::VECTOR_WORDS;
     use crate::simd::{Narrow, Wide};
     use core::arch::x86_64::{__m256i, __m512i};
     use pulp::{as_arrays, as_arrays_mut, cast};
 
-    const BYTES: usize = 8 * SIDE;
+    const BYTES: usize = 8 * VECTOR_WORDS;
 
     impl Wide {
-        /// Words of the result and a bit for each that carries into the next, without what is carried in.
+        /// Computes words of the result before carries into them, and a bit for each word that carries into the next.
         #[inline(always)]
         fn part<const SUBTRACT: bool>(self, a: __m512i, b: __m512i, top: __m512i) -> (__m512i, u8) {
             let f = self.avx512f;
@@ -42,7 +42,7 @@ mod simd {
             }
         }
 
-        /// The words with what the bits of `carries` carry into them, and their top bits.
+        /// Adds the carries (one bit a word) and the top bits to the words of `part`.
         #[inline(always)]
         fn whole<const SUBTRACT: bool>(self, part: __m512i, carries: u8, [a, b, top]: [__m512i; 3]) -> __m512i {
             let (f, ones) = (self.avx512f, self.avx512f._mm512_set1_epi64(-1));
@@ -57,12 +57,12 @@ mod simd {
         }
     }
 
-    /// The whole vectors of both streams, `tops` being those of a block of whole vectors. False, and nothing done, on
-    /// another processor.
+    /// Combines the whole vectors of both streams. `tops` holds the top bits of a block of whole vectors. Without
+    /// AVX-512, returns false and changes nothing.
     pub fn by_avx512<const SUBTRACT: bool>(acc: &mut [u8], x: &[u8], tops: &[u64]) -> bool {
         let Some(simd) = Wide::try_new() else { return false };
         let (acc, x) = (as_arrays_mut::<BYTES, u8>(acc).0, as_arrays::<BYTES, u8>(x).0);
-        let tops = as_arrays::<SIDE, u64>(tops).0;
+        let tops = as_arrays::<VECTOR_WORDS, u64>(tops).0;
         let mut carry = 0;
         simd.vectorize(
             #[inline(always)]
@@ -72,7 +72,7 @@ mod simd {
                         let words = [cast(*a), cast(*b), cast(*top)];
                         let (part, carries) = simd.part::<SUBTRACT>(words[0], words[1], words[2]);
                         *a = cast(simd.whole::<SUBTRACT>(part, carries << 1 | carry, words));
-                        carry = carries >> (SIDE - 1);
+                        carry = carries >> (VECTOR_WORDS - 1);
                     }
                 }
             },
@@ -81,8 +81,8 @@ mod simd {
     }
 
     impl Narrow {
-        /// Words of the result, and all ones in each that carries into the next, whose first is `carried` of the last
-        /// vector's. Where only signed numbers are compared, all have their sign turned.
+        /// Computes words of the result. `carried` brings the carry out of the last vector, and takes the carries of
+        /// this one: all ones for a word that carries. AVX2 compares signed numbers only, so all signs are flipped.
         #[inline(always)]
         fn combine<const SUBTRACT: bool>(self, [a, b, top]: [__m256i; 3], carried: &mut __m256i) -> __m256i {
             let (v, sign) = (self.avx2, cast([1u64 << 63; 4]));
@@ -108,11 +108,11 @@ mod simd {
         }
     }
 
-    /// The same.
+    /// Like [`by_avx512`], with AVX2.
     pub fn by_avx2<const SUBTRACT: bool>(acc: &mut [u8], x: &[u8], tops: &[u64]) -> bool {
         let Some(simd) = Narrow::try_new() else { return false };
         let (acc, x) = (as_arrays_mut::<BYTES, u8>(acc).0, as_arrays::<BYTES, u8>(x).0);
-        let tops = as_arrays::<SIDE, u64>(tops).0;
+        let tops = as_arrays::<VECTOR_WORDS, u64>(tops).0;
         simd.vectorize(
             #[inline(always)]
             || {

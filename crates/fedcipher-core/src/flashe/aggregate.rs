@@ -1,4 +1,4 @@
-//! The server's side: lane-wise sums mod 2^w, no key.
+//! The server's side: lane-wise sums mod 2^w, without a key.
 
 use super::mask::Masking;
 use super::{FlasheParams, positions};
@@ -70,7 +70,7 @@ struct Site {
     senders: u64,
 }
 
-/// Running sum of sparse updates by permuted position, and who sent what.
+/// Running sum of sparse updates by permuted position, and the positions that each client sent.
 pub struct Sparse {
     params: FlasheParams,
     admission: Admission,
@@ -86,7 +86,7 @@ impl Sparse {
         Sparse { params, admission, masking: None, sites: Vec::new(), sets: BTreeMap::new() }
     }
 
-    /// The sum so far with `new` in it.
+    /// Adds the sites `new` to the sum so far, and returns the new sum.
     fn with(&self, new: &[Site], width: u32) -> Vec<Site> {
         let mut out = Vec::with_capacity(self.sites.len() + new.len());
         let (mut old, mut new) = (self.sites.iter().peekable(), new.iter().peekable());

@@ -96,7 +96,8 @@ fn open(scheme: &Flashe, keys: &KeySet, frame: &[u8]) -> crate::Result<(Vec<u64>
     Ok((sums.0, summary.counts.unwrap()))
 }
 
-/// Attack 5: of the values in a broadcast, those that one client alone sent. A client has the key, so these are its.
+/// Attack 5: some values of a broadcast were sent by one client alone. A reader with the key could attribute each of
+/// them to that client.
 #[test]
 fn sparse_broadcasts_attribute_no_value_to_one_client() {
     let layout = layout(2000);
@@ -111,7 +112,8 @@ fn sparse_broadcasts_attribute_no_value_to_one_client() {
     }
 }
 
-/// The remaining coordinates are exact: the sum of the sent values, and the mean over the clients that sent each.
+/// The remaining coordinates are exact. Each is the sum of the sent values, and the mean over the clients that sent the
+/// coordinate.
 #[test]
 fn what_remains_is_the_mean_of_those_who_sent_it() {
     let layout = layout(2000);
@@ -155,7 +157,8 @@ fn what_remains_is_the_mean_of_those_who_sent_it() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Forged, dropped for one client, moved, swapped, relabelled coordinates, and sums of too few: none opens.
+    /// No changed aggregate opens: coordinates are forged, dropped for one client, moved, swapped or relabelled, or too
+    /// few clients remain in a sum.
     #[test]
     fn altered_sparse_aggregates_are_refused(kind in 0usize..8, pick in any::<prop::sample::Index>(), noise in 1u64..1 << 40) {
         let layout = layout(600);
@@ -187,7 +190,7 @@ proptest! {
                 let Some((_, set)) = parts.sum.senders.iter_mut().find(|(_, set)| of(set).is_err()) else { return Ok(()) };
                 let at = of(set).unwrap_err();
                 set.insert(at, position);
-                // An honest client sends no more than its share.
+                // No client may send more than its share.
                 if set.len() > scheme.params.sparse_count(&layout) { class = "FrameError" }
             }
             // Credited to another client.
@@ -224,7 +227,7 @@ proptest! {
     }
 }
 
-/// A server that keeps coordinates that too few clients sent, with valid tags: the decryptor rejects them.
+/// The server keeps coordinates that too few clients sent, with valid tags. The decryptor rejects them.
 #[test]
 fn sums_of_too_few_are_refused_also_where_the_server_keeps_them() {
     let layout = layout(2000);

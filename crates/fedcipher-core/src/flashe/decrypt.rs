@@ -1,4 +1,4 @@
-//! The client's side: removing the masks that are left in a sum.
+//! The client's side: removes the masks that are left in a sum.
 
 use super::mask::{MaskMaker, Masking, Pieces, Term, check_client, chunk_lanes};
 use super::participation::residual;
@@ -18,7 +18,7 @@ use crate::wire::{Header, Reader};
 use crate::{ClientId, Error, Result, RoundId, TotalWeight};
 use std::sync::Arc;
 
-/// Elements of a sparse sum that are put in order at a time.
+/// The number of elements of a sparse sum that are put in order at a time.
 const RUN: usize = 1 << 16;
 
 pub struct FlasheDecryptor {
@@ -32,14 +32,14 @@ impl FlasheDecryptor {
         FlasheDecryptor { params, receiver: Arc::new(receiver), secret: Arc::new(secret) }
     }
 
-    fn dense(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<DenseOpener> {
+    fn dense(&self, checked: &CheckedHead, prefix: &[u8]) -> Result<DensePieceDecryptor> {
         let header = checked.header();
         let masking = Masking::parse(Reader::new(prefix).u8()?)?;
         let lanes = self.params.lanes(checked.layout())?;
         lanes.check_len(checked.payload_len().saturating_sub(1 + TAG_LEN))?;
         let clients: Vec<ClientId> = header.contributions.iter().map(|c| c.client).collect();
         clients.iter().try_for_each(|client| check_client(*client))?;
-        Ok(DenseOpener {
+        Ok(DensePieceDecryptor {
             secret: Arc::clone(&self.secret),
             elements: checked.layout().elements(),
             pieces: Pieces::of(&lanes),
@@ -50,8 +50,9 @@ impl FlasheDecryptor {
         })
     }
 
-    /// `header` has been checked against its tag: the layout is the one that its clients sent, so memory of its size
-    /// is no more than an honest round takes.
+    /// Unmasks and checks a sparse sum, and passes the sums to `sink`. Returns the number of senders of each element.
+    /// The tag of `header` has been checked, so its clients really sent this layout: memory of the layout's size is no
+    /// more than an honest round takes.
     fn sparse(
         &self,
         header: &Header,
@@ -79,12 +80,12 @@ impl FlasheDecryptor {
             let (sums, sent) = (&mut sums[..order.len()], &mut sent[..order.len()]);
             let mut d = 0;
             for (tensor, _, len) in layout.pieces(run * RUN, order.len()) {
-                let most = levels.of(layout.tensors()[tensor].bits);
-                let zero = most / 2;
+                let max = levels.of(layout.tensors()[tensor].bits);
+                let zero = max / 2;
                 for d in d..d + len {
                     (sums[d], sent[d]) = (weight.get() * zero, TotalWeight::default());
                     if let Some(k) = ranks.of_site(order[d]) {
-                        check_sums(&sum.lanes[k..=k], sum.weights[k], most)?;
+                        check_sums(&sum.lanes[k..=k], sum.weights[k], max)?;
                         (sent[d], counts[d]) = (sum.weights[k], sum.counts[k]);
                         sums[d] = sum.lanes[k] + weight.without(sent[d]).get() * zero;
                     }
@@ -96,8 +97,8 @@ impl FlasheDecryptor {
         Ok(counts)
     }
 
-    /// Removes `+F(j)` where j sent and, when double, `-F(j+1)`; what neighbours share cancels and
-    /// is never computed.
+    /// Removes `+F(j)` at the positions that client j sent and, with double masking, `-F(j+1)`. Masks that neighbours
+    /// share cancel, and are never computed.
     fn unmask_sparse(&self, round: RoundId, sum: &mut SparseSum, masking: Masking, width: u32) {
         let mut maker = MaskMaker::new(&self.secret.mask, round, width);
         let SparseSum { senders, union, lanes, .. } = sum;
@@ -135,8 +136,8 @@ impl FlasheDecryptor {
     }
 }
 
-/// A dense aggregate: a piece is a run of masked sums.
-struct DenseOpener {
+/// Decrypts the pieces of a dense aggregate. A piece is a run of masked sums.
+struct DensePieceDecryptor {
     secret: Arc<Secret>,
     elements: usize,
     pieces: Pieces,
@@ -146,7 +147,7 @@ struct DenseOpener {
     levels: Levels,
 }
 
-impl PieceDecryptor for DenseOpener {
+impl PieceDecryptor for DensePieceDecryptor {
     fn prefix(&self) -> usize {
         1
     }
@@ -165,14 +166,14 @@ impl PieceDecryptor for DenseOpener {
         let mut maker = MaskMaker::new(&self.secret.mask, self.round, width);
         let step = chunk_lanes(width);
         let mut chunk = vec![0u8; bits::packed_len(step, width)];
-        let most = self.levels.of(values);
+        let max = self.levels.of(values);
         for (k, (masked, sums)) in bytes.chunks(chunk.len()).zip(sums.chunks_mut(step)).enumerate() {
             let chunk = &mut chunk[..masked.len()];
             chunk.copy_from_slice(masked);
             let first = self.pieces.blocks[index].wrapping_add((k * CHUNK_BLOCKS) as u32);
             maker.apply(&self.terms, true, first, sums.len(), chunk);
             bits::unpack(chunk, width, sums);
-            check_sums(sums, self.weight, most)?;
+            check_sums(sums, self.weight, max)?;
         }
         Ok(PolyEval::default())
     }

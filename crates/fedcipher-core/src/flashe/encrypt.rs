@@ -1,4 +1,4 @@
-//! The client's side: update to masked lanes.
+//! The client's side: encrypts an update as masked lanes.
 
 use super::mask::{MaskMaker, Masking, Pieces, Term, encrypt_run};
 use super::sparse::{Residual, permutation};
@@ -37,9 +37,9 @@ impl FlasheEncryptor {
         }
     }
 
-    /// A fixed policy stands whatever the server says; an adaptive cohort follows the round's plan.
-    fn masking(&self, plan: &[u8]) -> Result<Masking> {
-        match (self.params.policy, plan) {
+    /// Returns the masking of this round. A fixed policy ignores the server's plan; an adaptive cohort follows it.
+    fn masking(&self, round_plan: &[u8]) -> Result<Masking> {
+        match (self.params.policy, round_plan) {
             (Policy::Fixed(masking), _) => Ok(masking),
             (Policy::Adaptive, [byte]) => Masking::parse(*byte),
             (Policy::Adaptive, []) => Ok(Masking::Double),
@@ -71,7 +71,7 @@ impl FlasheEncryptor {
         let selection = self.residual.select(request.update, top)?;
         let order = permutation(&self.permutation, request.round, layout.elements())?;
 
-        // Quantise input plus residual where it is sent; the layout is the same.
+        // The sum of input and residual is quantised, in the same layout.
         let tensors = layout.split(&selection.values)?;
         let corrected = Update::new(layout, tensors, Rounding::Nearest)?;
         let mut ints = vec![0u32; layout.elements()];
@@ -114,7 +114,7 @@ impl FlasheEncryptor {
     }
 }
 
-/// A dense update: every piece of it is a run of masked lanes.
+/// Encrypts the pieces of a dense update. A piece is a run of masked lanes.
 struct DensePieces {
     claimed: ClaimedRound,
     elements: usize,
@@ -158,7 +158,7 @@ impl PieceEncryptor for DensePieces {
     }
 }
 
-/// The real value that integer `q` at element `d` stands for.
+/// The real value of the integer `q` at element `d`.
 fn dequantised(layout: &Layout, levels: Levels, d: usize, q: u32) -> f32 {
     let mut end = 0;
     let tensor = layout.tensors().iter().find(|t| {
@@ -184,10 +184,10 @@ impl EncryptKernel for FlasheEncryptor {
         self.sparse(request, top, place)
     }
 
-    /// Makes no masks ahead: to read them again would take as long as to make them. Fails early for an update that
-    /// cannot be encrypted, before training and before the round is claimed.
-    fn precompute(&mut self, round: RoundId, layout: &Layout, plan: &[u8]) -> Result<()> {
-        self.masking(plan)?;
+    /// Computes no masks ahead, because reading them from memory would take as long as computing them. Fails early,
+    /// before training and before the round is claimed, for an update that cannot be encrypted.
+    fn precompute(&mut self, round: RoundId, layout: &Layout, round_plan: &[u8]) -> Result<()> {
+        self.masking(round_plan)?;
         match self.params.per_client_top {
             None => self.params.lanes(layout).map(drop)?,
             Some(_) => self.params.sparse_width(layout).map(drop)?,

@@ -38,7 +38,7 @@ impl Masking {
     }
 }
 
-/// Client j's masks are of j and j + 1, so the last number there is has none.
+/// Fails for the largest possible client id. The masks of client j come from j and j + 1, and this client has no j + 1.
 pub fn check_client(client: ClientId) -> Result<()> {
     client.next().map(drop).ok_or(Error::UnknownClient { client })
 }
@@ -56,12 +56,12 @@ pub fn per_block(width: u32) -> usize {
     (128 / width) as usize
 }
 
-/// Whether lanes fill blocks and bytes, so that a key stream is a stream of lanes.
+/// True if lanes fill blocks and bytes, so that a key stream can be read as a stream of lanes.
 fn fills(width: u32) -> bool {
     width.is_power_of_two() && width >= u8::BITS
 }
 
-/// Lanes made from one chunk of blocks; a multiple of 8, so chunks begin on a byte.
+/// Lanes of one chunk of blocks. The number is a multiple of 8, so that chunks begin on a byte.
 #[must_use]
 pub fn chunk_lanes(width: u32) -> usize {
     per_block(width) * CHUNK_BLOCKS
@@ -74,7 +74,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Behind one byte that names the masking. A piece is whole chunks, so it begins on a mask block.
+    /// Cuts the lanes behind the byte that names the masking. A piece is whole chunks, so it begins on a mask block.
     pub fn of(lanes: &Lanes) -> Self {
         let cuts = lanes.cut(1, |width| CHUNKS_PER_PIECE * chunk_lanes(width));
         let mut first = 0u32;
@@ -93,9 +93,9 @@ pub struct MaskMaker<'a> {
     round: RoundId,
     width: u32,
     blocks: AVec<[u8; 16]>,
-    /// For widths that fill one: the key stream that is taken away, where two are joined at once.
+    /// The second, subtracted key stream of double masking, for widths that fill blocks and bytes.
     minus: AVec<[u8; 16]>,
-    /// For widths that do not fill blocks and bytes: the sum of the terms, and the same as a stream.
+    /// The sum of the terms as groups, and `packed` as a stream, for widths that do not fill blocks and bytes.
     total: AVec<[u8; 16]>,
     packed: AVec<u8>,
 }
@@ -115,8 +115,8 @@ impl<'a> MaskMaker<'a> {
         }
     }
 
-    /// Adds the masks of `lanes` (at most one chunk) lanes to the stream `acc`, reading key stream
-    /// from block `first` on; `negate` flips every sign.
+    /// Adds the masks of `lanes` lanes (at most one chunk) to the stream `acc`. The key stream is read from block `first`
+    /// on. `negate` flips every sign.
     pub fn apply(&mut self, terms: &[Term], negate: bool, first: u32, lanes: usize, acc: &mut [u8]) {
         let (width, count) = (self.width, lanes.div_ceil(per_block(self.width)));
         if fills(width) {
@@ -130,7 +130,7 @@ impl<'a> MaskMaker<'a> {
             }
             return;
         }
-        // The bits that a block has beyond its lanes are not in the stream: added up as blocks, then moved together.
+        // A block has bits beyond its lanes that the stream leaves out. So blocks are added first, and packed afterwards.
         self.total[..count].fill([0; 16]);
         self.sum(terms, negate, first, count);
         let packed = &mut self.packed[..acc.len()];
@@ -138,7 +138,7 @@ impl<'a> MaskMaker<'a> {
         bits::add_assign(acc, packed, width);
     }
 
-    /// Writes `values[k] * factor` (at most one chunk) under their masks, as a stream; what `values` hold then is open.
+    /// Writes the masked `values[k] * factor` (at most one chunk) as a stream. May overwrite `values`.
     fn encrypt(&mut self, terms: &[Term], first: u32, values: &mut [u32], factor: u64, out: &mut [u8]) {
         if fills(self.width) {
             let [Term { client: plus, negative: false }, Term { client: minus, negative: true }] = *terms else {
@@ -152,14 +152,14 @@ impl<'a> MaskMaker<'a> {
             });
             return bits::pack_masked(values, factor, self.width, streams, out);
         }
-        // Values join the masks where these are made, and all move once.
+        // The masks are added to groups of values, so that all lanes are packed once.
         let count = values.len().div_ceil(per_block(self.width));
         bits::group_scaled(values, factor, self.width, &mut self.total[..count]);
         self.sum(terms, false, first, count);
         bits::pack_groups(&self.total[..count], self.width, values.len(), out);
     }
 
-    /// Adds the masks of blocks `first..first + count` to as many groups of `total`.
+    /// Adds the masks of blocks `first..first + count` to the first `count` groups of `total`.
     fn sum(&mut self, terms: &[Term], negate: bool, first: u32, count: usize) {
         let (total, blocks) = (&mut self.total[..count], &mut self.blocks[..count]);
         for term in terms {
@@ -177,7 +177,7 @@ impl<'a> MaskMaker<'a> {
         let per = per_block(self.width) as u32;
         let mut done = 0;
         while done < positions.len() {
-            // Counter blocks of the next distinct block numbers, at most one chunk of them.
+            // Collects the next distinct block numbers, at most one chunk of them.
             let mut count = 0;
             let mut end = done;
             let mut numbers = [0u32; CHUNK_BLOCKS];
@@ -220,9 +220,9 @@ impl Drop for MaskMaker<'_> {
     }
 }
 
-/// Encrypts one run of integers of equal width into the stream `out`: the kernel behind every dense
-/// FLASHE ciphertext. `source(d, buffer)` fills integers from coordinate d on; `base` is the first
-/// mask block of the run.
+/// Encrypts one run of integers of equal width into the stream `out`. Every dense FLASHE ciphertext is made by this
+/// kernel. `source(d, buffer)` fills the buffer with integers from coordinate d on; `base` is the first mask block of the
+/// run.
 pub fn encrypt_run(
     maker: &mut MaskMaker<'_>,
     terms: &[Term],

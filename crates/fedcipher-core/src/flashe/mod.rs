@@ -1,9 +1,10 @@
 //! FLASHE: additive symmetric masking (Jiang et al., arXiv 2109.00675).
 //!
 //! `c_d = m_d + F_k(i || j || d) - F_k(i || j+1 || d) mod 2^w` for round i, client j, coordinate d
-//! (double masking; FLASHE, section 3.3: The Base Cryptosystem); single masking drops the third term (FLASHE, section
+//! (double masking; FLASHE, section 3.3: The Base Cryptosystem). Single masking drops the third term (FLASHE, section
 //! 3.6: Discussion with Single Masking).
-//! Withstands a server that does not collude: one client that leaks the key opens every update.
+//! The scheme protects updates from a server that does not collude with a client. One client that leaks the key exposes
+//! every update.
 
 mod aggregate;
 #[cfg(test)]
@@ -35,7 +36,7 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 const NAME: &str = "flashe";
-/// See [`Variant`].
+/// The variants of this scheme that benchmarks and tests cover; see [`Variant`].
 pub const VARIANTS: &[Variant] = &[
     Variant::new(NAME, NAME, r#"{"masking": "double", "key_bits": 128, "per_client_top": null}"#),
     Variant::new("flashe-single-256", NAME, r#"{"masking": "single", "key_bits": 256, "per_client_top": null}"#),
@@ -48,7 +49,7 @@ pub const VARIANTS: &[Variant] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     Fixed(Masking),
-    /// The aggregator counts masks before each round and tells the clients which is cheaper.
+    /// Before each round the aggregator counts masks and tells the clients which masking needs fewer.
     Adaptive,
 }
 
@@ -59,7 +60,7 @@ pub struct FlasheParams {
     pub policy: Policy,
     /// AES key size: 128 or 256.
     pub key_bits: u32,
-    /// Fraction of each layer that a client sends, its own choice of coordinates; `None` sends everything.
+    /// Fraction of each layer that a client sends. Each client chooses its own coordinates. `None` sends everything.
     pub per_client_top: Option<f64>,
 }
 
@@ -69,7 +70,7 @@ pub struct Flashe {
     params: FlasheParams,
 }
 
-/// The two halves of the cohort's secret: masks and, for sparse updates, the permutation.
+/// The two parts of the cohort's secret: the key of masks, and the key of the permutation for sparse updates.
 struct Secret {
     mask: Prf,
     permutation: Zeroizing<[u8; 32]>,
@@ -102,13 +103,13 @@ impl Flashe {
 }
 
 impl FlasheParams {
-    /// Of updates.
+    /// The rules for admitting updates.
     fn rules(&self) -> Rules {
         Rules { density: self.per_client_top.unwrap_or(1.0), ..Rules::dense(self.bounds, Weighting::Client) }
     }
 
-    /// Of aggregates: of a sparse one any part may be missing, so its size says nothing and its tag must be checked
-    /// before anything of the layout's size is made.
+    /// The rules for opening aggregates. Any part of a sparse aggregate may be missing, so its size proves nothing about
+    /// the layout. Density 0 has the tag checked before memory of the layout's size is allocated.
     fn opening_rules(&self) -> Rules {
         let rules = self.rules();
         if self.per_client_top.is_some() { Rules { density: 0.0, ..rules } } else { rules }
@@ -128,7 +129,7 @@ impl FlasheParams {
         Ok(lanes)
     }
 
-    /// How many coordinates a sparse update of `layout` carries: the top fraction of each layer.
+    /// The number of coordinates in a sparse update of `layout`: the top fraction of each layer.
     fn sparse_count(&self, layout: &Layout) -> usize {
         let top = self.per_client_top.unwrap_or(1.0);
         layout.tensors().iter().map(|t| tensor_count(t.len(), top)).sum()
@@ -169,7 +170,7 @@ impl Canonical for FlasheParams {
         to.number(3, u64::from(self.key_bits));
         if let Some(top) = self.per_client_top {
             to.real(4, top);
-            // Which permutation: frames of another one's coordinates must not open.
+            // The version of the permutation. Frames made under another version must not open.
             to.number(5, 2);
         }
     }
@@ -248,7 +249,7 @@ impl Scheme for Flashe {
 }
 
 impl RoundPlan for Flashe {
-    /// One byte, the cheaper masking for `sampled`; with sparse updates the one that is cheaper on average.
+    /// One byte: the masking with fewer masks for `sampled`. For sparse updates, the masking with fewer masks on average.
     fn plan(&self, _key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>> {
         if sampled.is_empty() {
             return Ok(Vec::new());

@@ -3,8 +3,8 @@
 use super::mask::{Masking, Term};
 use crate::ClientId;
 
-/// The masks left in a sum over `clients` (increasing): for double masking one pair for each
-/// maximal run of consecutive ids (FLASHE, section 3.4: Cost Analysis), for single masking one a client.
+/// The masks left in a sum over `clients` (increasing). Double masking leaves one pair for each maximal run of
+/// consecutive ids (FLASHE, section 3.4: Cost Analysis). Single masking leaves one mask for each client.
 #[must_use]
 pub fn residual(clients: &[ClientId], masking: Masking) -> Vec<Term> {
     let single = clients.iter().map(|c| Term { client: *c, negative: false });
@@ -73,7 +73,7 @@ mod tests {
     fn adaptive_counts_masks() {
         assert_eq!(cheaper_dense(&clients(0..10)), Masking::Double);
         assert_eq!(cheaper_dense(&clients([1, 5, 9, 20])), Masking::Single);
-        // Whole updates: as dense ones. A tenth of each: neighbours share too little for double masking.
+        // Whole updates cost as much as dense ones. With a tenth of each, neighbours share too little for double masking.
         for ids in [&[0, 1, 2, 3, 4, 5][..], &[1, 5, 9, 20], &[3, 2], &[7, 8, 9, 11]] {
             let ids = clients(ids.iter().copied());
             assert_eq!(cheaper_sparse(&ids, 1.0), cheaper_dense(&ids));

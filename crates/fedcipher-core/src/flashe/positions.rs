@@ -1,7 +1,7 @@
 //! Sets of coordinates on the wire: increasing positions as Rice-coded gaps.
 //!
-//! A secret permutation spreads the positions evenly, so gaps are geometric and a Rice code is
-//! within a few hundredths of a bit of their entropy.
+//! A secret permutation spreads the positions evenly. So the gaps are geometrically distributed, and a Rice code is within
+//! a few hundredths of a bit of their entropy.
 
 use crate::bits;
 use crate::mac::coordinates;
@@ -44,8 +44,9 @@ pub fn encode(positions: &[u32], universe: usize, out: &mut Vec<u8>) {
     out[length_at..length_at + 4].copy_from_slice(&bytes.to_le_bytes());
 }
 
-/// Reads what [`encode`] wrote, at most `most` positions; every one is checked to be below `universe`.
-pub fn decode(r: &mut Reader<'_>, universe: usize, most: usize) -> Result<Vec<u32>> {
+/// Reads a list that [`encode`] wrote. Fails for more than `max` positions, and for a position that is not below
+/// `universe`.
+pub fn decode(r: &mut Reader<'_>, universe: usize, max: usize) -> Result<Vec<u32>> {
     let count = r.u32()? as usize;
     let k = u32::from(r.u8()?);
     let bytes = r.u32()? as usize;
@@ -53,9 +54,9 @@ pub fn decode(r: &mut Reader<'_>, universe: usize, most: usize) -> Result<Vec<u3
     if k > MAX_RICE || count > universe || count > code.len() * 8 {
         return Err(Error::frame("position list announces more than it can hold"));
     }
-    // Eight positions may take one byte, and thirty-two in memory.
-    if count > most {
-        return Err(Error::frame(format!("a list of {count} positions of at most {most}")));
+    // Eight positions may take one byte here but 32 bytes in memory, so the count is checked before allocation.
+    if count > max {
+        return Err(Error::frame(format!("a list of {count} positions of at most {max}")));
     }
     let below = || Error::frame(format!("a position is not below {universe}"));
     let mut positions = Vec::with_capacity(count);
@@ -70,7 +71,7 @@ pub fn decode(r: &mut Reader<'_>, universe: usize, most: usize) -> Result<Vec<u3
                 break;
             }
             high += 1;
-            // Also what keeps the shift below within 64 bits.
+            // This check also keeps the shift below within 64 bits.
             if high > universe as u64 >> k {
                 return Err(below());
             }
@@ -104,13 +105,13 @@ pub struct SparseSum {
 }
 
 impl SparseSum {
-    /// Parses `masking u8 | sets | packed sums | tags`, with at most `most` positions in a set.
-    pub fn parse(header: &Header, payload: &[u8], width: u32, most: usize) -> Result<Self> {
+    /// Parses `masking u8 | sets | packed sums | tags`, with at most `max` positions in a set.
+    pub fn parse(header: &Header, payload: &[u8], width: u32, max: usize) -> Result<Self> {
         let universe = usize::try_from(header.elements).map_err(|_| Error::frame("too many elements"))?;
         let mut r = Reader::new(payload);
         let masking = r.u8()?;
         let senders: Vec<(Contribution, Vec<u32>)> =
-            header.contributions.iter().map(|c| Ok((*c, decode(&mut r, universe, most)?))).collect::<Result<_>>()?;
+            header.contributions.iter().map(|c| Ok((*c, decode(&mut r, universe, max)?))).collect::<Result<_>>()?;
         let mut union: Vec<u32> = senders.iter().flat_map(|(_, set)| set).copied().collect();
         union.sort_unstable();
         union.dedup();
@@ -130,12 +131,12 @@ impl SparseSum {
     }
 }
 
-/// Where each of some increasing positions is in their list, in a quarter of a byte for each of the universe.
+/// The index of each position in a list of increasing positions. Takes two bits for each element of the universe.
 pub struct Ranks(Vec<(u64, u32)>);
 
 impl Ranks {
     pub fn of(positions: &[u32], universe: usize) -> Self {
-        // Of 64 positions: which are in the list, and how many before them are.
+        // For each 64 positions: a bit for each that is in the list, and the number of listed positions before them.
         let mut words = vec![(0u64, 0u32); universe.div_ceil(64)];
         positions.iter().for_each(|p| words[*p as usize / 64].0 |= 1 << (p % 64));
         let mut before = 0;
@@ -153,7 +154,7 @@ impl Ranks {
     }
 }
 
-/// The union of two increasing lists, in order, with where each position came from.
+/// The union of two increasing lists, in order. Each item is (position, in `a`, in `b`).
 pub fn merge<'a>(a: &'a [u32], b: &'a [u32]) -> impl Iterator<Item = (u32, bool, bool)> + 'a {
     let (mut i, mut j) = (0, 0);
     std::iter::from_fn(move || {
@@ -181,17 +182,17 @@ mod tests {
         [&count.to_le_bytes()[..], &[k], &(code.len() as u32).to_le_bytes(), code].concat()
     }
 
-    fn read(bytes: &[u8], universe: usize, most: usize) -> Result<Vec<u32>> {
-        decode(&mut Reader::new(bytes), universe, most)
+    fn read(bytes: &[u8], universe: usize, max: usize) -> Result<Vec<u32>> {
+        decode(&mut Reader::new(bytes), universe, max)
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(set in prop::collection::btree_set(0u32..5000, 0..200), most in 200usize..300) {
+        fn what_is_written_is_read(set in prop::collection::btree_set(0u32..5000, 0..200), max in 200usize..300) {
             let set: Vec<u32> = set.into_iter().collect();
             let mut bytes = Vec::new();
             encode(&set, 5000, &mut bytes);
-            prop_assert_eq!(read(&bytes, 5000, most).unwrap(), &set[..]);
+            prop_assert_eq!(read(&bytes, 5000, max).unwrap(), &set[..]);
             let ranks = Ranks::of(&set, 5000);
             prop_assert!((0..5000).all(|p| ranks.of_site(p) == set.binary_search(&p).ok()));
         }
@@ -206,7 +207,7 @@ mod tests {
         assert!(error.contains("800 positions of at most 799"), "{error}");
     }
 
-    /// A gap as long as its code allows, times 2^32: beyond 64 bits it would come out as a small one.
+    /// The code announces a gap of more than 64 bits. Without the check, the shift would reduce it to a small gap.
     #[test]
     fn a_gap_is_refused_as_soon_as_it_is_too_long() {
         let mut code = vec![0xff; 1 << 16];

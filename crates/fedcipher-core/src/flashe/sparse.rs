@@ -1,7 +1,7 @@
-//! The paper's top-s% sparsification with a choice per client: error feedback, and the secret permutation of
-//! coordinates (Algorithm 1; FLASHE, section 4.2: A Note on Security). The server sees how many coordinates were sent,
-//! and which clients sent the same ones, but not which coordinates these are. A holder of the key sees who sent each
-//! coordinate that remains in a sum.
+//! The paper's top-s% sparsification, in which every client chooses its own coordinates: error feedback, and the secret
+//! permutation of coordinates (Algorithm 1; FLASHE, section 4.2: A Note on Security). The server sees how many
+//! coordinates were sent, and which clients sent the same ones, but not which coordinates these are. A holder of the key
+//! sees which clients sent each coordinate that remains in a sum.
 
 use crate::codec::Update;
 use crate::prf::Stream;
@@ -9,12 +9,12 @@ use crate::sparse::tensor_count;
 use crate::{Error, Result, RoundId};
 use zeroize::Zeroizing;
 
-/// Elements whose order is drawn by swaps all over them: a megabyte, which a processor's cache holds.
+/// The most elements that are shuffled by Fisher-Yates alone: one megabyte, which fits in a processor's cache.
 const IN_CACHE: usize = 1 << 18;
-/// Parts that more elements are first thrown into, a byte's worth.
+/// The number of parts into which a longer list is first split: one random byte chooses the part.
 const PARTS: usize = 256;
 
-/// A permutation of `0..len` for `round`, from the cohort's shared secret. Every one is as likely.
+/// A permutation of `0..len` for `round`, derived from the cohort's shared secret. All permutations are equally likely.
 pub fn permutation(secret: &[u8; 32], round: RoundId, len: usize) -> Result<Zeroizing<Vec<u32>>> {
     let mut prefix = [0u8; 12];
     prefix[..8].copy_from_slice(&round.get().to_be_bytes());
@@ -23,10 +23,10 @@ pub fn permutation(secret: &[u8; 32], round: RoundId, len: usize) -> Result<Zero
     Ok(order)
 }
 
-/// More than `most` are thrown into parts at random, and each part is shuffled for itself (Rao 1961, Sandelius 1962);
-/// Fisher-Yates alone waits for memory at every step.
-fn shuffle(order: &mut [u32], most: usize, stream: &mut Stream) {
-    if order.len() <= most {
+/// Shuffles `order`. A list of more than `max` elements is split into parts at random, and each part is shuffled on its
+/// own (Rao 1961, Sandelius 1962). On such a list Fisher-Yates alone would wait for memory at every step.
+fn shuffle(order: &mut [u32], max: usize, stream: &mut Stream) {
+    if order.len() <= max {
         for i in (1..order.len()).rev() {
             order.swap(i, stream.below(i as u64 + 1) as usize);
         }
@@ -50,12 +50,12 @@ fn shuffle(order: &mut [u32], most: usize, stream: &mut Stream) {
     let mut rest = order;
     for len in lens {
         let (part, others) = rest.split_at_mut(len);
-        shuffle(part, most, stream);
+        shuffle(part, max, stream);
         rest = others;
     }
 }
 
-/// The unsent part of former updates. It is added to the next update (error feedback).
+/// The unsent part of earlier updates, which is added to the next update (error feedback).
 #[derive(Debug, Default, Clone)]
 pub struct Residual(Vec<f32>);
 
@@ -66,7 +66,7 @@ pub struct Selection {
 }
 
 impl Residual {
-    /// Picks the `top` fraction of each layer by magnitude; small layers whole.
+    /// Chooses the `top` fraction of each layer by magnitude. Small layers are sent whole.
     pub fn select(&self, update: &Update<'_>, top: f64) -> Result<Selection> {
         let mut values = Vec::with_capacity(update.layout().elements());
         let mut chosen = Vec::new();
@@ -94,7 +94,7 @@ impl Residual {
         Ok(Selection { chosen, values })
     }
 
-    /// The part that the server will not receive: all unsent values, and the quantisation error of the sent ones.
+    /// Keeps the part that the server does not receive: all unsent values, and the quantisation errors of the sent ones.
     pub fn keep(&mut self, mut values: Vec<f32>, sent: impl Iterator<Item = (usize, f32)>) {
         for (d, sent) in sent {
             values[d] -= sent;
@@ -125,21 +125,21 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fmt::Write;
 
-    /// Of four elements each of 24 orders, by swaps alone and from parts of at most one or two: chi-squared with 23
-    /// degrees of freedom stays below 49.7 for all but one in a thousand uniform ones.
+    /// Counts each of the 24 orders of four elements: from swaps alone, and from parts of at most one or two elements.
+    /// For uniform orders, chi-squared with 23 degrees of freedom exceeds 49.7 once in a thousand times.
     #[test]
     fn every_order_is_as_likely() {
-        for most in [1, 2, 4] {
+        for max in [1, 2, 4] {
             let mut stream = Stream::new(&[7; 32], [0; 12]).unwrap();
             let mut found = BTreeMap::<[u32; 4], u32>::new();
             for _ in 0..24_000 {
                 let mut order = [0, 1, 2, 3];
-                shuffle(&mut order, most, &mut stream);
+                shuffle(&mut order, max, &mut stream);
                 *found.entry(order).or_default() += 1;
             }
             assert_eq!(found.len(), 24);
             let chi: f64 = found.values().map(|n| (f64::from(*n) - 1000.0).powi(2) / 1000.0).sum();
-            assert!(chi < 49.7, "{chi} with parts of {most}");
+            assert!(chi < 49.7, "{chi} with parts of {max}");
         }
     }
 

@@ -10,7 +10,7 @@ use crate::mac::Tag;
 use crate::protocol::{
     CheckedHead, ClaimedSum, DecryptKernel, FrameDigest, PieceDecryptor, Proven, Receiver, open_pieces,
 };
-use crate::rlwe::decrypt::CipherOpener;
+use crate::rlwe::decrypt::CipherDecryptor;
 use crate::wire::Header;
 use crate::{ClientId, Error, Result};
 use std::path::Path;
@@ -40,7 +40,7 @@ fn opener(
     own: Option<(&RosterSeat, ClientId)>,
     checked: &CheckedHead,
     payload: &[u8],
-) -> Result<(CipherOpener, Vec<ClientId>)> {
+) -> Result<(CipherDecryptor, Vec<ClientId>)> {
     let header = checked.header();
     let (answers, prefix) = read_all(setting, payload)?;
     let context = RoundContext::of(digest, header);
@@ -67,7 +67,7 @@ fn opener(
     let d = &setting.derived;
     let secret = Arc::new(d.ring.transformed(&joined.sum));
     let terms = header.contributions.len() as u128;
-    let mut opener = CipherOpener::new(d, secret, checked, vec![(context.seed(), 1)], terms, prefix)?;
+    let mut opener = CipherDecryptor::new(d, secret, checked, vec![(context.seed(), 1)], terms, prefix)?;
     opener.pads = Some(joined.pads);
     let named =
         roster.members().enumerate().filter(|(place, _)| joined.wrong.contains(place) || unread.contains(place));

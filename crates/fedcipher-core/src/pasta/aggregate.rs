@@ -1,7 +1,7 @@
 //! The server's side: the clients in the sum and the meaning of their ciphertexts. The work itself is in `work_item`.
 
 use super::known::{Known, digests};
-use super::ring::keep;
+use super::ring::keep_rows;
 use super::scheme::Shared;
 use super::transcipher::ServerKeys;
 use super::work_item::{self, Common, Summand, WorkItem};
@@ -14,8 +14,8 @@ use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Holds the small PASTA ciphertexts until [`Aggregator::finish`], which does the work chunk by chunk:
-/// its memory is one chunk's diagonals and two BFV sums. Or other processes do it: [`Aggregator::parts`].
+/// Holds the small PASTA ciphertexts until [`Aggregator::finish`], which works chunk by chunk. Its memory is one chunk's
+/// diagonals and two BFV sums. Other processes can do the work instead: see [`Aggregator::parted`].
 pub struct PastaAggregator {
     shared: Arc<Shared>,
     known: Arc<Known>,
@@ -58,7 +58,7 @@ impl PastaAggregator {
         self.updates.iter().map(|update| update.packed.as_slice())
     }
 
-    fn sealed(&mut self, header: &Header, payload: &[u8], place: &mut dyn FrameBuffer) -> Result<()> {
+    fn frame(&mut self, header: &Header, payload: &[u8], place: &mut dyn FrameBuffer) -> Result<()> {
         self.updates.clear();
         header.build_from(&[payload, &self.admission.close().to_bytes()], place)
     }
@@ -86,7 +86,7 @@ impl Aggregator for PastaAggregator {
         Some(self)
     }
 
-    /// Transciphers and adds; progress counts (client, chunk) pairs.
+    /// Transciphers and adds. Progress counts pairs of client and chunk.
     fn finish_into(&mut self, place: &mut dyn FrameBuffer, progress: &mut Progress<'_>) -> Result<()> {
         let header = self.admission.aggregate_header()?;
         let (words, common) = (self.words()?, self.common(header.round)?);
@@ -97,13 +97,13 @@ impl Aggregator for PastaAggregator {
             if progress(done, total) { Ok(()) } else { Err(Error::Cancelled { done, total }) }
         };
         step(0)?;
-        let _kept = keep();
+        let _guard = keep_rows();
         let mut payload = Vec::new();
         for index in 0..work_item::count(c, words) {
             let piece = WorkItem::of(c, words, index, self.packed());
             payload.extend(piece.compute(c, &self.keys, &common, &mut step)?);
         }
-        self.sealed(&header, &payload, place)
+        self.frame(&header, &payload, place)
     }
 }
 
@@ -121,7 +121,7 @@ impl PartedSum for PastaAggregator {
         }
         results.par_iter().try_for_each(|result| work_item::check_result(&self.shared.context, result))?;
         let mut frame = Vec::new();
-        self.sealed(&header, &results.concat(), &mut frame)?;
+        self.frame(&header, &results.concat(), &mut frame)?;
         Ok(frame)
     }
 }

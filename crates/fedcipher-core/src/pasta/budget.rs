@@ -1,17 +1,18 @@
-//! Where in the circuit primes go, and how much noise is left at its end: docs/explanation/hybrid.md has the measurements.
+//! The steps of the circuit at which primes are dropped, and the noise at its end. docs/explanation/hybrid.md has the
+//! measurements.
 
 use super::cipher::Variant;
 use super::field::Field;
 
-/// Primes by step. A switch to fewer makes noise of its own, some 12 bits, 20 before a key switch: the noise that is
-/// there must be well above, so that primes go only as the noise has grown by their bits.
+/// The number of primes at each step. Dropping primes adds noise of its own: some 12 bits, or 20 before a key switch. The
+/// noise of the ciphertext must be well above that. So a prime is dropped only when the noise has grown by its bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// On the way into each affine layer.
+    /// The primes at the input of each affine layer.
     pub layers: &'static [usize],
     /// The level of the square after each layer except the last, from its key switch on.
     pub squares: &'static [usize],
-    /// Most noise bits at the end; a test holds it to measurement.
+    /// The most noise bits at the end. A test compares this number with a measurement.
     pub noise: u32,
 }
 

@@ -1,8 +1,8 @@
 //! The PASTA stream cipher (Dobraunig et al., ePrint 2021/731) over F_p.
 //!
-//! Block c of a message is masked by adding t key-stream words: the left half of the state after
-//! R rounds and a last affine layer, starting from the key. Matrices and constants of a block come
-//! from SHAKE128(nonce || c). Public randomness; the key and the state are secret.
+//! Block c of a message is masked by adding t key-stream words: the left half of the state after R rounds and a last
+//! affine layer, starting from the key. The matrices and constants of a block come from SHAKE128(nonce || c) and are
+//! public; the key and the state are secret.
 
 use super::field::Field;
 use crate::shown::shown;
@@ -21,7 +21,7 @@ pub struct Variant {
 pub const PASTA_3: Variant = Variant { t: 128, rounds: 3 };
 pub const PASTA_4: Variant = Variant { t: 32, rounds: 4 };
 
-/// One affine layer of a block: a matrix per half by its first row, and the constants.
+/// One affine layer of a block: the first row of each half's matrix, and the constants.
 #[derive(Debug, Clone)]
 pub struct Layer {
     pub rows: [Vec<u64>; 2],
@@ -43,7 +43,7 @@ pub fn layers(variant: Variant, field: Field, nonce: u64, counter: u64) -> Vec<L
         .collect()
 }
 
-/// Field elements by rejection: 8 bytes big-endian, masked to the bits of p, taken when below p.
+/// Draws field elements by rejection: 8 bytes, big-endian, masked to the bits of p, and accepted if below p.
 struct Source<R> {
     reader: R,
     field: Field,
@@ -94,8 +94,9 @@ pub fn matrix(field: Field, first: &[u64]) -> Vec<Vec<u64>> {
     rows
 }
 
-/// `M x` without M: with S the companion matrix that makes one row from the one before, row i is
-/// `f S^i`, and `S x` is x moved up by one with `f x` appended. So `(M x)_i = f . (x_i .. x_(t-1), y_0 .. y_(i-1))`.
+/// Replaces `half` by `M half` without computing M. Let S be the companion matrix that makes each row from the row before.
+/// Then row i is `f S^i`, and `S x` is x moved up by one with `f x` appended. So
+/// `(M x)_i = f . (x_i .. x_(t-1), y_0 .. y_(i-1))`.
 fn apply(field: Field, first: &[u64], half: &mut Vec<u64>) {
     let t = first.len();
     for i in 0..t {
@@ -121,7 +122,7 @@ impl Pasta {
         Ok(Pasta { variant, field, key: Zeroizing::new(key.to_vec()) })
     }
 
-    /// A uniform key from the operating system.
+    /// A uniform key from the operating system's generator.
     pub fn random_key(variant: Variant, field: Field) -> Result<Zeroizing<Vec<u64>>> {
         let mut stream = crate::prf::Stream::from_os()?;
         Ok(Zeroizing::new((0..2 * variant.t).map(|_| stream.below(field.p())).collect()))
@@ -163,7 +164,7 @@ impl Pasta {
         left
     }
 
-    /// Adds the key stream of blocks 0, 1, .. under `nonce`; every value must be below p.
+    /// Adds the key stream of blocks 0, 1, .. under `nonce`. Every value must be below p.
     pub fn encrypt(&self, nonce: u64, values: &mut [u64]) {
         for (counter, block) in values.chunks_mut(self.variant.t).enumerate() {
             let mask = self.key_stream(nonce, counter as u64);
@@ -171,7 +172,7 @@ impl Pasta {
         }
     }
 
-    /// Subtracts it again.
+    /// Subtracts the key stream that [`Self::encrypt`] adds.
     pub fn decrypt(&self, nonce: u64, values: &mut [u64]) {
         for (counter, block) in values.chunks_mut(self.variant.t).enumerate() {
             let mask = self.key_stream(nonce, counter as u64);
@@ -186,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Vectors of the reference implementation: `../shared/data/pasta`, skipped where it is absent.
+    /// Vectors of the reference implementation, from `../shared/data/pasta`. Skipped if the folder is absent.
     #[test]
     fn known_answers_of_the_reference() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/pasta/known_answers.json");

@@ -1,5 +1,5 @@
-//! BFV parameters for transciphering one variant over one prime, and the tables of each place, made when first needed:
-//! a client that encrypts needs none.
+//! BFV parameters for transciphering one variant over one prime, and the tables of the authority, the server and the
+//! reader. Each table is made when first needed: a client that encrypts needs none.
 
 use super::budget::Plan;
 use super::cipher::Variant;
@@ -13,7 +13,8 @@ use rand::{CryptoRng, RngCore};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use zeroize::Zeroizing;
 
-/// Fresh ciphertexts live one of fhe.rs's levels below the keys: the last prime is the special prime of key switching.
+/// fhe.rs's level of fresh ciphertexts. It is one below the level of keys, because the last prime is the special prime of
+/// key switching.
 pub(crate) const LEVEL: usize = 1;
 
 pub(crate) fn he(error: fhe::Error) -> Error {
@@ -25,10 +26,10 @@ pub struct Context {
     pub variant: Variant,
     pub field: Field,
     pub degree: usize,
-    /// The special prime last.
+    /// All primes, the special prime last.
     pub moduli: Vec<u64>,
     pub plan: Plan,
-    /// Words moved by the largest baby step plus one.
+    /// The number of baby steps: one more than the words that the largest baby step moves.
     pub(crate) baby: usize,
     authority: Mutex<Weak<BfvParameters>>,
     server: OnceLock<Arc<Server>>,
@@ -51,15 +52,15 @@ fn once<T>(lock: &OnceLock<Arc<T>>, make: impl FnOnce() -> Result<T>) -> Result<
 }
 
 impl Context {
-    /// N and the primes' bits, special prime included, for 128 bits under every model of docs/reference/parameters.md:
-    /// at N = 16384 that would be 432 bits, and narrow ones are what AVX-512 multiplies best (`ring::narrow`); 33-bit p
-    /// needs N = 32768.
+    /// Chooses N and the primes, special prime included, for 128 bits of security under every model of
+    /// docs/reference/parameters.md. N = 16384 allows 432 bits; the primes are narrow because AVX-512 multiplies those
+    /// best (`ring::narrow`). A 33-bit p needs N = 32768.
     pub fn new(variant: Variant, field: Field) -> Result<Self> {
         let (degree, bits, count) = if field.bits() <= 17 { (16_384, NARROW_BITS, 8) } else { (32_768, 60, 11) };
-        // The largest that fit, downwards: fhe.rs's own choice for these sizes.
+        // The largest primes that fit, in descending order, which fhe.rs also chooses for these sizes.
         let below = |bound: &u64| generate_prime(bits, 2 * degree as u64, *bound);
         let moduli: Vec<u64> = std::iter::successors(below(&(1 << bits)), below).take(count).collect();
-        // Baby steps share their decomposition, giants do not: a few more babies.
+        // Baby steps share one decomposition and giant steps do not. So there are a few more baby steps.
         let baby = if variant.t == 32 { 8 } else { 16 };
         Ok(Context {
             variant,
@@ -74,7 +75,7 @@ impl Context {
         })
     }
 
-    /// The context of these parameters, one a process: a process may hold the keys of many clients.
+    /// The context of these parameters, shared in a process, because a process may hold the keys of many clients.
     pub fn shared(variant: Variant, field: Field) -> Result<Arc<Self>> {
         static MADE: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +94,7 @@ impl Context {
         builder.set_degree(self.degree).set_plaintext_modulus(self.field.p()).set_moduli(moduli).build().map_err(he)
     }
 
-    /// fhe.rs's parameters for the key maker: hundreds of megabytes, so they are dropped when unused.
+    /// fhe.rs's parameters for key generation. They take hundreds of megabytes, so they are dropped when unused.
     pub fn authority(&self) -> Result<Arc<BfvParameters>> {
         let mut made = self.authority.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = made.upgrade() {
@@ -118,7 +119,7 @@ impl Context {
         })
     }
 
-    /// Slots of a row: values deciphered by one evaluation.
+    /// Slots of a row, which is the number of values that one evaluation deciphers.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.degree / 2
@@ -134,7 +135,7 @@ impl Context {
         self.variant.t.div_ceil(self.baby)
     }
 
-    /// Words of a padded update that are rotated to: by every baby step, then by every giant step.
+    /// The words by which every baby step moves, then those by which every giant step moves.
     pub(crate) fn steps(&self) -> impl Iterator<Item = usize> {
         (1..self.baby).chain((1..self.giants()).map(|giant| giant * self.baby))
     }
@@ -157,7 +158,7 @@ impl Context {
         (0..self.capacity()).map(|slot| value(slot / blocks, slot % blocks)).collect()
     }
 
-    /// Values in message order at their slots, the same in both rows.
+    /// Puts values in message order into their slots, the same in both rows.
     #[must_use]
     pub fn message(&self, values: &[u64]) -> Vec<u64> {
         let t = self.variant.t;
@@ -165,7 +166,7 @@ impl Context {
         row.repeat(2)
     }
 
-    /// A client's PASTA key under BFV, each word replicated over the blocks.
+    /// Encrypts a client's PASTA key under BFV, with each word replicated over the blocks.
     pub fn encrypt_key<R: RngCore + CryptoRng>(
         &self,
         key: &[u64],
@@ -179,7 +180,7 @@ impl Context {
         secret.try_encrypt(&*plaintext, rng).map_err(he)
     }
 
-    /// Both rows of a decrypted ciphertext, each in message order.
+    /// Decrypts a ciphertext. Returns both rows, each in message order.
     pub fn decrypt(&self, ciphertext: &Ciphertext, secret: &SecretKey) -> Result<[Zeroizing<Vec<u64>>; 2]> {
         let plaintext = Zeroizing::new(secret.try_decrypt(ciphertext).map_err(he)?);
         let encoding = Encoding::simd_at_level(plaintext.level());

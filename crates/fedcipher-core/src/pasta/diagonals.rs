@@ -1,4 +1,4 @@
-//! The public matrices of a chunk's blocks as plaintexts, by diagonals. They depend on nonce and counter alone.
+//! The public matrices of a chunk's blocks as plaintexts, stored by diagonals. They depend on nonce and counter alone.
 
 use super::cipher::{Layer, layers};
 use super::context::{Context, Server};
@@ -9,7 +9,8 @@ use rayon::prelude::*;
 
 /// One layer's matrices over all blocks.
 pub(super) struct Step {
-    /// By giant step: those that multiply the baby rotations of the state, then of the square of the S-box before it.
+    /// The diagonals of each giant step: first those that multiply the baby rotations of the state, then those that
+    /// multiply the rotations of the S-box's square.
     pub giants: Vec<Vec<Rows>>,
     pub constants: Rows,
 }
@@ -19,7 +20,7 @@ pub struct Diagonals {
     pub(super) steps: Vec<Step>,
 }
 
-/// A layer's matrices of both halves, entry (i, j) of all blocks side by side.
+/// A layer's matrices of both halves. Entry (i, j) of all blocks is stored contiguously.
 struct Matrices {
     t: usize,
     blocks: usize,
@@ -27,7 +28,7 @@ struct Matrices {
 }
 
 impl Matrices {
-    /// The left one doubled in the last layer, so that `w + swap(w)` is `2 l + r`.
+    /// With `double` (the last layer), the left matrix is doubled, so that `w + swap(w)` is `2 l + r`.
     fn new(context: &Context, blocks: &[Vec<Layer>], round: usize, double: bool) -> Self {
         let t = context.variant.t;
         let half = |half: usize| {
@@ -44,7 +45,7 @@ impl Matrices {
     }
 }
 
-/// As `cipher::matrix`, for many blocks: row i+1 from row i by `row'[j] = f[j] row[t-1] + row[j-1]`.
+/// Like `cipher::matrix`, for many blocks: row i+1 from row i by `row'[j] = f[j] row[t-1] + row[j-1]`.
 fn matrices(field: Field, t: usize, firsts: &[&[u64]], double: bool) -> Vec<u64> {
     let blocks = firsts.len();
     let first: Vec<u64> = (0..t).flat_map(|j| firsts.iter().map(move |f| f[j])).collect();
@@ -74,8 +75,8 @@ fn matrices(field: Field, t: usize, firsts: &[&[u64]], double: bool) -> Vec<u64>
 }
 
 impl Diagonals {
-    /// The diagonals of the `present` blocks from `chunk * B` on under `nonce`; uses all cores. For the other slots the
-    /// matrices are zero. These slots decipher to zero, and their key stream is never computed.
+    /// Computes the diagonals of the `present` blocks from `chunk * B` on under `nonce`, on all cores. For the other slots
+    /// the matrices are zero. These slots decipher to zero, and their key stream is never computed.
     pub fn new(context: &Context, nonce: u64, chunk: usize, present: usize) -> Result<Self> {
         let server = context.server()?;
         let first = chunk * context.blocks();
@@ -85,9 +86,10 @@ impl Diagonals {
             .collect();
         let rounds = context.variant.rounds;
         let steps = (0..=rounds).map(|round| {
-            // Matrices of one layer at a time: 2 B t^2 words are the largest transient.
+            // One layer at a time, because its matrices take the most memory: 2 B t^2 words.
             let matrices = Matrices::new(context, &blocks, round, round == rounds);
-            // A square that is still apart comes with all layers but the first, and the last, before which is a cube.
+            // Every layer except the first and the last also multiplies the square of the S-box before it. The S-box
+            // before the last layer is a cube.
             Step::new(context, server, &matrices, &blocks, round, (1..rounds).contains(&round))
         });
         Ok(Diagonals { steps: steps.collect() })
@@ -109,13 +111,13 @@ impl Step {
             let places = &server.slots.places()[half * context.capacity() + word * all..];
             places.iter().zip(entries).for_each(|(place, value)| placed[*place as usize] = value);
         };
-        // Multiplies words moved down by d: of the state, or of the square, whose word j belongs to the state's j + 1
-        // and whose last word to none.
+        // The diagonal that multiplies words moved down by d: words of the state, or of the square. Word j of the square
+        // belongs to word j + 1 of the state; its last word belongs to no word.
         let diagonal = |d: usize, square: bool| {
             let turn = d / baby * baby;
             let mut placed = Row::zeros(context.degree);
             for word in 0..t {
-                // Rotated back by the giant step that is applied after the product.
+                // The diagonal is rotated back, because the giant step is applied after the product.
                 let i = (word + t - turn) % t;
                 let j = (i + d + usize::from(square)) % t;
                 if square && j == 0 {
@@ -138,7 +140,7 @@ impl Step {
             for half in 0..2 {
                 let constant = |layers: &Vec<Layer>| {
                     let c = layers[round].constants[half][word];
-                    // Doubled with the left matrix.
+                    // The left constants are doubled like the left matrix.
                     if round == context.variant.rounds && half == 0 { context.field.add(c, c) } else { c }
                 };
                 place(&mut placed, half, word, &mut blocks.iter().map(constant));

@@ -1,4 +1,4 @@
-//! The client's side: quantised words under the PASTA key stream, and the key once an epoch.
+//! The client's side: encrypts quantised words with the PASTA key stream, and sends the encrypted key once an epoch.
 
 use super::cipher::Pasta;
 use super::scheme::Shared;

@@ -1,4 +1,4 @@
-//! Arithmetic mod a prime p below 2^40, with one reduction a dot product and no division.
+//! Arithmetic mod a prime p below 2^40, with one reduction for each dot product and without division.
 
 use crate::{Error, Result};
 
@@ -23,7 +23,7 @@ impl Field {
         Ok(Field::of(p))
     }
 
-    /// Any odd prime below 2^60; the reference's 60-bit vectors need it.
+    /// Accepts any odd prime below 2^60. The reference's 60-bit vectors need such a field.
     pub(crate) fn of(p: u64) -> Self {
         let inverse = ((1u128 << 64) / u128::from(p)) as u64;
         Field { p, inverse, high: ((1u128 << 64) % u128::from(p)) as u64 }

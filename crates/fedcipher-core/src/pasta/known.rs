@@ -1,4 +1,4 @@
-//! The server's side: keys it has parsed and PASTA keys that clients have sent, by key set.
+//! The server's side: a cache of parsed evaluation keys and of the PASTA keys that clients have sent, by key set.
 
 use super::context::Context;
 use super::ring::Pair;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 type KeyId = [u8; 16];
 
-/// A client's PASTA key under BFV: as sent, and as computed with.
+/// A client's PASTA key, encrypted under BFV: the bytes as sent, and the parsed ciphertext.
 pub struct EncryptedKey {
     pub bytes: Vec<u8>,
     pub pair: Pair,
@@ -62,13 +62,13 @@ impl Known {
         // The former epoch's keys are dropped first, because both together would need twice the memory.
         *cached = None;
         let keys = Arc::new(ServerKeys::parse(c, galois, r.rest()).map_err(missing)?);
-        // A new epoch: the keys of the old one are not needed any more.
+        // A new epoch has begun, so the keys of the old one are no longer needed.
         locked(&self.clients).retain(|(id, _), _| *id == key.tag.key_id);
         *cached = Some((key.tag.key_id, Arc::clone(&keys)));
         Ok(keys)
     }
 
-    /// Takes up a client's encrypted PASTA key, if it is the one the authority made for it.
+    /// Stores a client's encrypted PASTA key. Fails if the authority did not make this key for the client.
     pub fn learn(
         &self,
         c: &Context,
@@ -80,7 +80,7 @@ impl Known {
         let found: [u8; 32] = Sha256::digest(bytes).into();
         if digest != Some(&found) {
             return Err(Error::Key {
-                reason: format!("client {client} sent a PASTA key that is not the one issued to it in this epoch"),
+                reason: format!("client {client} sent a PASTA key that was not issued to it in this epoch"),
             });
         }
         let key = EncryptedKey::parse(c, bytes)?;
@@ -91,12 +91,12 @@ impl Known {
     pub fn of(&self, id: KeyId, client: ClientId) -> Result<Arc<EncryptedKey>> {
         locked(&self.clients).get(&(id, client)).cloned().ok_or_else(|| Error::Key {
             reason: format!(
-                "client {client} has not sent its encrypted PASTA key in this epoch; it must send it again"
+                "client {client} has not sent its encrypted PASTA key in this epoch; the client must send the key again"
             ),
         })
     }
 
-    /// Clients whose key is known.
+    /// The clients whose PASTA key the server has.
     pub fn clients(&self, id: KeyId) -> BTreeSet<ClientId> {
         locked(&self.clients).keys().filter(|(of, _)| *of == id).map(|(_, client)| *client).collect()
     }

@@ -1,9 +1,10 @@
-//! `pasta-bfv`: clients encrypt with PASTA, the server transciphers into BFV and adds (hybrid HE).
+//! `pasta-bfv`: clients encrypt with PASTA, and the server transciphers into BFV and adds (hybrid HE).
 //!
-//! Upload: one field element a value, 17 or 33 bits. A client's PASTA key travels once a key epoch,
-//! encrypted under the cohort's BFV key. Download: BFV ciphertexts switched to one or two primes.
-//! Withstands a server without a key (docs/explanation/security.md); the BFV secret is shared, so one client that colludes with
-//! the server opens every update.
+//! A client uploads one field element of 17 or 33 bits for each value. Once a key epoch it also sends its PASTA key,
+//! encrypted under the cohort's BFV key. It downloads BFV ciphertexts, switched to one or two primes.
+//!
+//! The scheme protects updates from a server without a key (docs/explanation/security.md). The cohort shares one BFV
+//! secret, so a client that colludes with the server exposes every update.
 
 use super::aggregate::PastaAggregator;
 use super::cipher::{PASTA_3, PASTA_4, Pasta, Variant};
@@ -38,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
 const NAME: &str = "pasta-bfv";
-/// See [`scheme::Variant`].
+/// The variants of this scheme that benchmarks and tests cover; see [`scheme::Variant`].
 pub const VARIANTS: &[scheme::Variant] = &[
     scheme::Variant::new(NAME, NAME, r#"{"variant": 4, "prime_bits": 17}"#),
     scheme::Variant::new("pasta-bfv-3", NAME, r#"{"variant": 3, "prime_bits": 17}"#),
@@ -46,7 +47,7 @@ pub const VARIANTS: &[scheme::Variant] = &[
 ];
 /// Bits of noise that must stay unused.
 const MARGIN: u32 = 3;
-/// Folding multiplies by a row mask: log2 of N times p, generously.
+/// Noise bits of a fold, which multiplies by a row mask: log2 of N times p, rounded up generously.
 const FOLD_NOISE_17: u32 = 27;
 const FOLD_NOISE_33: u32 = 44;
 
@@ -64,7 +65,7 @@ impl PastaParams {
     /// The server multiplies the transciphered words by the weights.
     pub fn rules(&self) -> Rules {
         let rules = Rules::dense(self.bounds, Weighting::Server);
-        // A sum is a number of the field, however many bits its values have.
+        // A sum must be below p, however many bits its values have.
         Rules { closes: true, levels: rules.levels.below(self.prime), ..rules }
     }
 }
@@ -79,14 +80,16 @@ pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The HE library's parsers assert on some malformed inputs; to a caller that is a malformed frame.
+/// Runs a parser of the HE library. The parsers panic on some malformed inputs; the caller gets an error for a malformed
+/// frame instead.
 pub fn parsed<T>(what: &str, parse: impl FnOnce() -> fhe::Result<T>) -> Result<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(parse))
         .map_err(|_| Error::frame(format!("{what} is malformed")))?
         .map_err(|e| Error::frame(format!("{what} is malformed: {e}")))
 }
 
-/// Most noise bits of a transciphered ciphertext, from `docs/explanation/hybrid.md`; a test holds them to measurement.
+/// The most noise bits of a transciphered ciphertext, from `docs/explanation/hybrid.md`. A test compares the number with a
+/// measurement.
 #[must_use]
 pub fn predicted_noise(variant: Variant, field: Field) -> u32 {
     super::budget::Plan::of(variant, field).noise
@@ -160,14 +163,14 @@ impl Shared {
         let bounds = self.params.bounds;
         for segment in layout.segments() {
             if !self.fits(segment.bits) {
-                // The largest power of two below p fits always; name what would.
+                // The check against the largest power of two below p gives an error that names bits that would fit.
                 bounds.checked_field_bits(segment.bits, self.context.field.bits() - 1)?;
             }
         }
         Ok(())
     }
 
-    /// Values of an update rounded up to whole blocks: the padding is encrypted zeros.
+    /// The number of values of an update, rounded up to whole blocks. The padding is encrypted zeros.
     pub fn padded(&self, elements: usize) -> usize {
         elements.next_multiple_of(self.context.variant.t)
     }
@@ -210,7 +213,8 @@ impl Scheme for PastaBfv {
 
     fn keygen(&self, cohort: &[ClientId], epoch: Epoch) -> Result<KeySet> {
         let c = &self.shared.context;
-        // Not the thread's generator: since rand 0.9 it goes on in a process forked off where its parent's does.
+        // The thread's generator must not be used: since rand 0.9, a forked process would draw the same numbers as its
+        // parent.
         let mut rng = StdRng::try_from_os_rng().map_err(|e| Error::Rng(e.to_string()))?;
         let secret = SecretKey::random(&c.authority()?, &mut rng);
         let evaluation = EvaluationKeys::new(c, &secret, &mut rng)?;
@@ -285,7 +289,7 @@ impl Workers for PastaBfv {
 }
 
 impl RoundPlan for PastaBfv {
-    /// The sampled clients whose PASTA key the server already has, as u32 each: they need not send it.
+    /// The sampled clients whose PASTA key the server already has, as u32 each. These clients need not send the key.
     fn plan(&self, key: &ServerKey, sampled: &[ClientId]) -> Result<Vec<u8>> {
         let known = self.known.clients(key.tag.key_id);
         Ok(sampled.iter().filter(|c| known.contains(c)).flat_map(|c| c.to_le_bytes()).collect())

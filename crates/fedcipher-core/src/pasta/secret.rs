@@ -1,6 +1,6 @@
-//! A client's secret in its key: `PASTA words | length u64 | their encryption | BFV secret`.
+//! The secret in a client's key: `PASTA words | length u64 | their encryption | BFV secret`.
 //!
-//! The BFV secret stays bytes until an aggregate is opened: a client that only encrypts needs none of BFV's tables.
+//! The BFV secret is parsed only when an aggregate is opened, so a client that only encrypts needs no BFV tables.
 
 use super::cipher::Pasta;
 use super::context::Context;
@@ -16,13 +16,13 @@ use zeroize::Zeroizing;
 /// A client's secret.
 pub struct Secret {
     pub pasta: Pasta,
-    /// The PASTA key under BFV, to send once.
+    /// The PASTA key encrypted under BFV, which the client sends once an epoch.
     pub encrypted_key: Vec<u8>,
     bfv: Zeroizing<Vec<u8>>,
 }
 
 impl Secret {
-    /// The bytes of a key.
+    /// Writes the bytes that [`Self::parse`] reads.
     pub fn pack(words: &[u64], encrypted: &[u8], bfv: &[u8]) -> Zeroizing<Vec<u8>> {
         let mut own = Zeroizing::new(Vec::with_capacity(8 * words.len() + 8 + encrypted.len() + bfv.len()));
         words.iter().for_each(|w| own.extend_from_slice(&w.to_le_bytes()));

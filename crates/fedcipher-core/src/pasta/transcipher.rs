@@ -4,14 +4,14 @@
 //! blocks are *interleaved*: word j of block k sits in slot `j * B + k` with B = N / 2 / t blocks. A column
 //! rotation by B is then exactly a cyclic shift of the words of all blocks; a row swap exchanges halves.
 //!
-//! * Affine layers: baby-step/giant-step diagonals, which depend on nonce and counter alone, so they are
-//!   made once a round and shared by all clients.
-//! * The S-box `x_i += x_(i-1)^2` needs the square moved by one word with word 0 cleared. Masking would cost
-//!   24 bits of noise a round; instead the square stays apart until the next affine layer, which is applied to it with
-//!   its columns moved and the first one gone, and whose giant steps both share.
+//! * Affine layers use baby-step/giant-step diagonals. The diagonals depend on nonce and counter alone, so they are made
+//!   once a round and shared by all clients.
+//! * The S-box `x_i += x_(i-1)^2` needs the square, moved by one word and with word 0 cleared. A mask would cost 24 bits
+//!   of noise a round. Instead, the square is a separate ciphertext until the next affine layer. That layer multiplies
+//!   the square by its matrix with columns moved and the first column removed; the giant steps are shared.
 //! * The last layer doubles its left matrix, so that `w + swap(w)` holds the key stream in *both* rows. The
 //!   right half of the final state, which would undo the cipher, never exists in the result.
-//! * Primes go as the noise grows (`budget`): most of the circuit runs over fewer than it began with.
+//! * Primes are dropped as the noise grows (`budget`), so most of the circuit runs over fewer primes than at its start.
 
 use super::context::{Context, LEVEL, Server, he};
 pub use super::diagonals::Diagonals;
@@ -24,7 +24,7 @@ use rand::{CryptoRng, RngCore};
 use rayon::prelude::*;
 use std::collections::HashMap;
 
-/// The keys with which the server evaluates the cipher, made by the authority; public.
+/// The public keys with which the server evaluates the cipher. The authority makes them.
 pub struct EvaluationKeys {
     pub galois: EvaluationKey,
     pub relinearisation: RelinearizationKey,
@@ -44,16 +44,16 @@ impl EvaluationKeys {
     }
 }
 
-/// The same as the server holds it.
+/// Parsed [`EvaluationKeys`], as the server uses them.
 pub struct ServerKeys {
-    /// By words moved.
+    /// Keys for column rotations, by the number of words that they move.
     columns: HashMap<usize, GaloisKey>,
     rows: GaloisKey,
     relinearisation: SwitchKey,
 }
 
 impl ServerKeys {
-    /// From fhe.rs's bytes: the keys of this circuit, no other.
+    /// Parses fhe.rs's bytes. Fails unless the Galois keys are exactly those of this circuit.
     pub fn parse(context: &Context, galois: &[u8], relinearisation: &[u8]) -> Result<Self> {
         let ring = &context.server()?.ring;
         let mut found: HashMap<usize, GaloisKey> = ring.galois_keys(galois)?.into_iter().collect();
@@ -64,12 +64,12 @@ impl ServerKeys {
         let columns = context.steps().map(column).collect::<Result<_>>()?;
         let rows = take(ring.row_swap())?;
         if !found.is_empty() {
-            return Err(Error::frame(format!("{} Galois keys too many", found.len())));
+            return Err(Error::frame(format!("{} Galois keys that the circuit does not use", found.len())));
         }
         Ok(ServerKeys { columns, rows, relinearisation: ring.relinearisation_key(relinearisation)? })
     }
 
-    /// Of keys just made.
+    /// Parses keys that were just made.
     pub fn of(context: &Context, keys: &EvaluationKeys) -> Result<Self> {
         Self::parse(context, &keys.galois.to_bytes(), &keys.relinearisation.to_bytes())
     }
@@ -91,11 +91,12 @@ impl<'a> Transcipher<'a> {
         Ok(Transcipher { context, server: context.server()?, keys })
     }
 
-    /// All baby rotations of all parts of a state, extended: by part, the words moved by none first.
+    /// Computes all baby rotations of all parts of a state, as extended ciphertexts. They are ordered by part, and then
+    /// by step, with the unrotated part first.
     fn babies(&self, state: &[Pair]) -> Result<Vec<Pair>> {
         let (ring, baby) = (&self.server.ring, self.context.baby);
         let digits: Vec<_> = state.par_iter().map(|x| ring.digits(&x[1])).collect();
-        // A key's turn comes once, for all parts: it is read from memory once.
+        // Each key rotates all parts at once, so that the key is read from memory once.
         let one = |words: usize| -> Result<Vec<Pair>> {
             let key = if words == 0 { None } else { Some(self.keys.column(words)?) };
             let rotate = |(x, digits): (&Pair, &Digits)| {
@@ -107,7 +108,7 @@ impl<'a> Transcipher<'a> {
         Ok(state.iter().flat_map(|_| turned.iter_mut().map(|parts| parts.remove(0)).collect::<Vec<_>>()).collect())
     }
 
-    /// The affine layer of a state, and of the square that belongs to it.
+    /// Applies an affine layer to a state and to the square that belongs to the state.
     fn affine(&self, state: &[Pair], layer: &Step) -> Result<Pair> {
         let (ring, baby) = (&self.server.ring, self.context.baby);
         let babies = self.babies(state)?;
@@ -140,7 +141,8 @@ impl<'a> Transcipher<'a> {
         both
     }
 
-    /// The key stream of a chunk's blocks, in both rows. `watch` sees the input and the output of each layer.
+    /// Computes the key stream of a chunk's blocks, in both rows. `watch` is called with the input and the output of each
+    /// layer.
     pub fn key_stream(&self, key: &Pair, diagonals: &Diagonals, watch: &mut dyn FnMut(usize, &Pair)) -> Result<Pair> {
         let (ring, plan, relinearisation) = (&self.server.ring, &self.context.plan, &self.keys.relinearisation);
         let mut state = vec![key.clone()];
@@ -148,7 +150,7 @@ impl<'a> Transcipher<'a> {
         for (round, step) in diagonals.steps.iter().enumerate() {
             let u = self.affine(&state, step)?;
             if round == last {
-                // The left half comes doubled: one addition gives 2 l + r in both rows.
+                // The left half is doubled already, so one addition gives 2 l + r in both rows.
                 let stream = self.halves(&u);
                 watch(round, &stream);
                 return Ok(stream);

@@ -1,9 +1,10 @@
-//! One ciphertext of an aggregate, from the clients' words that belong to it. It keeps no state and needs the server's
-//! key only, so any process or machine of the server can make it; the aggregate is the same to the bit.
+//! A work item computes one ciphertext of an aggregate from the clients' words that belong to it. A work item keeps no
+//! state and needs the server's key only. So any process or machine of the server can compute it, and the aggregate is
+//! the same to the bit.
 
 use super::context::Context;
 use super::known::EncryptedKey;
-use super::ring::{Pair, keep};
+use super::ring::{Pair, keep_rows};
 use super::transcipher::{Diagonals, ServerKeys, Transcipher};
 use crate::bits::{check_stream, packed_len, read_bits};
 use crate::scheme::Parts;
@@ -13,14 +14,14 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Evaluations that one ciphertext holds: one in each of its rows.
+/// Evaluations in one ciphertext: one for each row.
 const CHUNKS: usize = 2;
 
 /// A client in the sum.
 #[derive(Clone)]
 pub struct Summand {
     pub weight: Weight,
-    /// Its PASTA key under BFV.
+    /// The client's PASTA key under BFV.
     pub key: Arc<EncryptedKey>,
 }
 
@@ -35,32 +36,32 @@ pub struct WorkItem<'a> {
     index: usize,
     /// Words of each client.
     values: usize,
-    /// Each client's, packed.
+    /// The packed words of each client.
     packed: Vec<&'a [u8]>,
 }
 
-/// Pieces of an update of so many words, which the padding is part of.
+/// The number of work items for an update of `padded` words, padding included.
 #[must_use]
 pub fn count(c: &Context, padded: usize) -> usize {
     padded.div_ceil(CHUNKS * c.capacity())
 }
 
 fn words(c: &Context, padded: usize, index: usize) -> Range<usize> {
-    let most = CHUNKS * c.capacity();
-    index * most..padded.min((index + 1) * most)
+    let step = CHUNKS * c.capacity();
+    index * step..padded.min((index + 1) * step)
 }
 
 impl<'a> WorkItem<'a> {
-    /// Piece `index` of `updates`, each of so many packed words.
+    /// Work item `index` for `updates`, each with `padded` packed words.
     pub fn of(c: &Context, padded: usize, index: usize, updates: impl Iterator<Item = &'a [u8]>) -> Self {
         let (words, bits) = (words(c, padded, index), c.field.bits());
-        // The capacity is a power of two: every piece begins on a byte.
+        // The capacity is a power of two, so every piece begins on a byte.
         let bytes = packed_len(words.start, bits)..packed_len(words.end, bits);
         let packed = updates.map(|update| &update[bytes.clone()]).collect();
         WorkItem { index, values: words.len(), packed }
     }
 
-    /// `length u64 | ciphertext`; `step` is told of evaluations as they are done.
+    /// Computes `length u64 | ciphertext`. Calls `step` with the number of evaluations as they are done.
     pub fn compute(
         &self,
         c: &Context,
@@ -105,7 +106,7 @@ impl<'a> WorkItem<'a> {
         };
         let all: Vec<_> = common.summands.iter().zip(&self.packed).collect();
         let mut sum: Option<Pair> = None;
-        // As many clients side by side as there are cores: their sequential parts overlap.
+        // As many clients run in parallel as there are cores, so that their sequential parts overlap.
         for group in all.chunks(rayon::current_num_threads()) {
             let done = group.par_iter().map(|pair| one(*pair)).collect::<Result<Vec<_>>>()?;
             let count = done.len();
@@ -166,7 +167,7 @@ impl Common {
     }
 }
 
-/// All of an aggregate's work, to hand out.
+/// All work items of an aggregate, for other processes to run.
 pub fn parts<'a>(
     c: &Context,
     common: &Common,
@@ -177,15 +178,15 @@ pub fn parts<'a>(
     Parts { pieces: pieces.collect(), common: common.to_bytes() }
 }
 
-/// Does one work item made by [`parts`].
+/// Runs one work item made by [`parts`].
 pub fn run_work_item(c: &Context, keys: &ServerKeys, common: &[u8], piece: &[u8]) -> Result<Vec<u8>> {
     let common = Common::parse(c, common)?;
     let piece = WorkItem::parse(c, piece, common.summands.len())?;
-    let _kept = keep();
+    let _guard = keep_rows();
     piece.compute(c, keys, &common, &mut |_| Ok(()))
 }
 
-/// Fails for bytes that [`run_work_item`] does not return, as from a worker that failed half way.
+/// Fails unless `result` has the form that [`run_work_item`] returns. A worker may have failed half way.
 pub fn check_result(c: &Context, result: &[u8]) -> Result<()> {
     let mut r = Reader::new(result);
     let length = r.length()?;
@@ -204,7 +205,7 @@ pub fn check_words(c: &Context, packed: &[u8], words: usize) -> Result<()> {
     Ok(())
 }
 
-/// Two results in one ciphertext: row 0 of the first, row 1 of the second (both rows of each are equal).
+/// Joins two results in one ciphertext: row 0 of the first and row 1 of the second (both rows of each are equal).
 fn fold(c: &Context, first: &Pair, second: &Pair) -> Result<Pair> {
     let (server, half) = (c.server()?, c.capacity());
     let mask = |row: usize| {
@@ -214,7 +215,7 @@ fn fold(c: &Context, first: &Pair, second: &Pair) -> Result<Pair> {
     Ok(server.ring.dots(&[&mask(0), &mask(1)], &[first, second]))
 }
 
-/// Switched to the last primes: `length u64 | ciphertext`.
+/// Switches a sum to the last primes: `length u64 | ciphertext`.
 fn switched(c: &Context, sum: Pair) -> Result<Vec<u8>> {
     let ring = &c.server()?.ring;
     let bytes = ring.ciphertext_bytes(&ring.lower(sum, c.final_primes()));

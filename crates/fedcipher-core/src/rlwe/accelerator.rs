@@ -1,7 +1,7 @@
 //! The interface of a device that does the arithmetic of `bfv`, ciphertext by ciphertext.
 //!
-//! The host keeps the inputs of the tag: it draws e, quantises, packs and unpacks. The device makes `a s + e`, adds
-//! `delta m`, and removes both again. Its results equal the core's to the bit. `fedcipher-accel` has the devices.
+//! The host keeps the inputs of the tag: it draws e, quantises, packs and unpacks. The device computes `a s + e` and adds
+//! `delta m`; for decryption it removes both. Its results equal the core's to the bit. `fedcipher-accel` has the devices.
 
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// The constants of one scheme, which a device is set to.
+/// The constants of one scheme, with which a device is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arithmetic {
     pub n: usize,
@@ -23,16 +23,16 @@ pub struct Arithmetic {
 
 /// The inputs of one mask.
 pub struct MaskJob {
-    /// Residues of a, N a prime.
+    /// Residues of a: N for each prime.
     pub a: Vec<Zeroizing<Vec<u64>>>,
-    /// As many coefficients as the ciphertext uses.
+    /// The errors, one for each coefficient that the ciphertext uses.
     pub e: Zeroizing<Vec<i8>>,
 }
 
 /// One sum of ciphertexts.
 pub struct SumJob {
     pub a: Vec<Zeroizing<Vec<u64>>>,
-    /// Coefficients mod q, as many as the ciphertext uses.
+    /// The coefficients mod q that the ciphertext uses.
     pub c0: Vec<u128>,
 }
 
@@ -53,25 +53,26 @@ pub struct Usage {
     pub link_seconds: f64,
     /// Seconds of the host's own work on pieces: a and e, quantising, tags, packing for the device and for the wire.
     pub host_seconds: f64,
-    /// Seconds that the host waited for commands. For a simulated device these are seconds of the simulation, which say
-    /// nothing about the design.
+    /// Seconds that the host waited for commands. For a simulated device these are seconds of the simulation, which do
+    /// not measure the design.
     pub wait_seconds: f64,
-    /// Ciphertexts that the core made in the device's place.
+    /// Ciphertexts that the core computed instead of the device.
     pub fallbacks: u64,
 }
 
 /// A device that holds one key.
 pub trait Accelerator: Send {
-    /// Makes masks `a s + e` and keeps them, in this order.
+    /// Computes masks `a s + e` and keeps them, in this order.
     fn prepare(&mut self, jobs: &[MaskJob]) -> Result<()>;
 
-    /// Adds `delta m` to the next masks, which are gone then; c0 of each, packed in `Arithmetic::bits` a coefficient.
+    /// Adds `delta m` to the next masks, and deletes these masks. Returns c0 of each ciphertext, packed with
+    /// `Arithmetic::bits` bits a coefficient.
     fn encrypt(&mut self, plaintexts: &[Zeroizing<Vec<u128>>]) -> Result<Vec<Vec<u8>>>;
 
-    /// Takes `a s` off each sum and divides by delta.
+    /// Subtracts `a s` from each sum and divides by delta.
     fn decrypt(&mut self, jobs: &[SumJob]) -> Result<Vec<Decoded>>;
 
-    /// Forgets all masks, and whatever went wrong.
+    /// Deletes all masks, and clears any error.
     fn discard(&mut self) -> Result<()>;
 
     fn usage(&self) -> Usage;
@@ -79,18 +80,18 @@ pub trait Accelerator: Send {
 
 /// Opens a device for each key.
 pub trait Accelerators: Send + Sync {
-    /// A device with this key, ternary coefficients as in key files.
+    /// Opens a device with this key. `secret` holds ternary coefficients, in the format of key files.
     fn open(&self, arithmetic: &Arithmetic, secret: &[u8]) -> Result<Box<dyn Accelerator>>;
 
-    /// Whether the core takes over when a device fails. The result is the same to the bit. Otherwise the caller gets
-    /// the error.
+    /// True if the core takes over when a device fails; the result is the same to the bit. If false, the caller gets the
+    /// error.
     fn fall_back(&self) -> bool;
 
     /// Receives the work of one device since the last call.
     fn done(&self, _usage: &Usage) {}
 }
 
-/// One key's device, and the masks that wait in it.
+/// The device of one key, and the masks that the device keeps.
 pub(crate) struct Session {
     device: Mutex<Held>,
     all: std::sync::Arc<dyn Accelerators>,
@@ -100,7 +101,7 @@ pub(crate) struct Session {
 
 struct Held {
     accelerator: Box<dyn Accelerator>,
-    /// The seed of the waiting masks; then the index of the next ciphertext, and the number of masks.
+    /// The seed of the masks in the device, then the index of the next ciphertext, and the number of masks.
     seed: [u8; 32],
     next: usize,
     waiting: usize,
@@ -126,7 +127,7 @@ impl Session {
         }
     }
 
-    /// Does and times a piece of the host's own work.
+    /// Runs `work` and counts its time as the host's own work.
     pub fn host<T>(&self, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let done = work();
@@ -147,7 +148,7 @@ impl Session {
         let mut held = self.lock();
         let (began, waited) = (Instant::now(), held.accelerator.usage().wait_seconds);
         let result = work(&mut held);
-        // The driver's packing and unpacking. Waiting threads, for the device or for their turn at it, do nothing.
+        // Counts the time of the driver's packing and unpacking. Time spent waiting for the device is not work.
         let waiting = Duration::try_from_secs_f64(held.accelerator.usage().wait_seconds - waited).unwrap_or_default();
         self.spent(began.elapsed().saturating_sub(waiting));
         let result = match result {
@@ -157,7 +158,7 @@ impl Session {
             Err(error) => {
                 held.waiting = 0;
                 held.fallbacks += 1;
-                // A device that cannot even forget is asked again by the next piece, and fails again.
+                // An error here is ignored: the next piece uses the device again, and gets the error then.
                 let _ = held.accelerator.discard();
                 if self.all.fall_back() { Ok(None) } else { Err(error) }
             }
@@ -169,7 +170,7 @@ impl Session {
         result
     }
 
-    /// Masks of a whole update, ciphertext 0 first.
+    /// Has the device compute the masks of a whole update, starting with ciphertext 0.
     pub fn prepare(&self, seed: &[u8; 32], jobs: &[MaskJob]) -> Result<Option<()>> {
         self.with(|held| {
             if held.waiting > 0 {
@@ -182,7 +183,8 @@ impl Session {
         })
     }
 
-    /// c0 of ciphertext `index`: with the mask that waits for it, or else with one that is made of `job` now.
+    /// Computes c0 of ciphertext `index` with the mask that the device keeps for it. Without such a mask, the device makes
+    /// one from `job` now.
     pub fn encrypt(
         &self,
         seed: &[u8; 32],
@@ -192,7 +194,8 @@ impl Session {
     ) -> Result<Option<Vec<u8>>> {
         self.with(|held| {
             if held.waiting == 0 || held.next != index || held.seed != *seed {
-                // Masks come out in order. One that was passed over is made again, and used once all the same.
+                // The device uses masks in order. A mask that was skipped is deleted and made again, so each is still
+                // used once.
                 if held.waiting > 0 {
                     held.accelerator.discard()?;
                     held.waiting = 0;
@@ -209,7 +212,7 @@ impl Session {
 
     pub fn decrypt(&self, job: SumJob) -> Result<Option<Decoded>> {
         self.with(|held| {
-            // A board that decrypts between a preparation and its encryption keeps the masks.
+            // A device keeps its masks when it decrypts between a preparation and the encryption.
             let decoded = held.accelerator.decrypt(&[job])?.pop();
             decoded.ok_or_else(|| Error::Device { reason: "no plaintext came back".into() })
         })
@@ -234,7 +237,7 @@ impl Usage {
         }
     }
 
-    /// The increase since `before`.
+    /// The work done since `before`.
     #[must_use]
     pub fn since(&self, before: &Usage) -> Usage {
         Usage {

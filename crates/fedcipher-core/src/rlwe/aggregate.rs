@@ -1,4 +1,4 @@
-//! The server's side: c0 added mod q. It never has c1.
+//! The server's side: adds c0 mod q. The server never has c1.
 
 use super::params::{Block, Derived, Modulus, Part};
 use crate::admission::Admission;
@@ -27,7 +27,7 @@ impl BfvAggregator {
     }
 }
 
-/// A running sum of c0, one vector a part of a ciphertext.
+/// A running sum of c0: one vector for each part of a ciphertext.
 pub(crate) struct CipherSum {
     derived: Arc<Derived>,
     sum: Vec<(Part, Vec<u128>)>,
@@ -38,8 +38,8 @@ impl CipherSum {
         CipherSum { derived, sum: Vec::new() }
     }
 
-    /// Adds the ciphertexts of an update of this layout, `factor` times, from all that `reader` has left. A refusal
-    /// changes nothing.
+    /// Reads the ciphertexts of an update of this layout from the rest of `reader`, and adds them `factor` times. An
+    /// error changes nothing.
     pub fn add(&mut self, layout: &Layout, mut reader: Reader<'_>, factor: u64) -> Result<()> {
         let d = &self.derived;
         let parts: Vec<Part> = d.shape(layout)?.into_iter().flat_map(|Block { parts }| parts).collect();
@@ -65,9 +65,9 @@ impl CipherSum {
             let modulus: &Modulus = &part.packing.modulus;
             read(bytes, modulus.up_bits, sum.len(), |at, some| {
                 let sum = sum[at..].iter_mut().zip(some);
-                // A loop each: one that asks for every coefficient takes a third longer.
+                // Each case has its own loop: one loop that tests every coefficient takes a third longer.
                 match (modulus.sums_whole(), factor) {
-                    // The sum of all clients at their largest weights stays below q.
+                    // The sum of all clients with their largest weights stays below q.
                     (true, _) => sum.for_each(|(slot, sent)| *slot += *sent * u128::from(factor)),
                     (false, 1) => sum.for_each(|(slot, sent)| *slot = d.ring.add(*slot, modulus.expand(*sent))),
                     (false, _) => sum.for_each(|(slot, sent)| {
@@ -83,7 +83,7 @@ impl CipherSum {
         }
     }
 
-    /// The sums as they are broadcast, part by part; none are left.
+    /// Takes the sums out, packed for the broadcast, part by part.
     pub fn take(&mut self) -> Result<Vec<Vec<u8>>> {
         let sum = std::mem::take(&mut self.sum);
         let threads = Threads::for_elements(sum.iter().map(|(part, _)| part.used).sum());
@@ -91,10 +91,10 @@ impl CipherSum {
     }
 }
 
-/// Coefficients that are read at once; so many end on a byte.
+/// Coefficients that are read at once. Their number is a multiple of 8, so that they end on a byte.
 const SOME: usize = 256;
 
-/// Calls `each` with the number of the first and as many coefficients as are read at once, to the last of `count`.
+/// Reads `count` coefficients. Calls `each` with up to [`SOME`] of them at a time, and the number of the first one.
 fn read(bytes: &[u8], bits: u32, count: usize, mut each: impl FnMut(usize, &[u128]) -> Result<()>) -> Result<()> {
     let mut some = [0; SOME];
     for at in (0..count).step_by(SOME) {
@@ -105,7 +105,7 @@ fn read(bytes: &[u8], bits: u32, count: usize, mut each: impl FnMut(usize, &[u12
     Ok(())
 }
 
-/// Coefficients in the wire's bits.
+/// Packs coefficients with `bits` bits each.
 fn pack(values: impl ExactSizeIterator<Item = u128>, bits: u32) -> Vec<u8> {
     let mut out = vec![0u8; packed_len(values.len(), bits)];
     let mut writer = BitWriter::new(&mut out);
@@ -133,12 +133,12 @@ impl Aggregator for BfvAggregator {
     }
 }
 
-/// Bytes of a payload before its first ciphertext: a seed a client.
+/// Bytes of a payload before its first ciphertext: one seed for each client.
 pub fn prefix_len(clients: usize) -> usize {
     32 * clients
 }
 
-/// The seeds of all clients, in header order, each with what its update was multiplied by.
+/// The seeds of all clients, in header order, each with the factor of its update.
 pub fn seeds(weighting: Weighting, contributions: &[Contribution], payload: &[u8]) -> Result<Vec<([u8; 32], u64)>> {
     let mut r = Reader::new(payload);
     contributions.iter().map(|c| Ok((r.array()?, weighting.server_factor(c.weight)))).collect()

@@ -24,8 +24,8 @@ pub struct BfvDecryptor {
     session: Option<Arc<Session>>,
 }
 
-/// An aggregate: a piece is one ciphertext.
-pub(crate) struct CipherOpener {
+/// Decrypts the pieces of an aggregate. A piece is one ciphertext.
+pub(crate) struct CipherDecryptor {
     derived: Arc<Derived>,
     secret: Arc<SecretNtt>,
     /// A device that has the secret.
@@ -57,8 +57,8 @@ impl BfvDecryptor {
     }
 }
 
-impl CipherOpener {
-    /// For a sum of `terms` ciphertexts that begins `prefix` bytes behind the payload's beginning.
+impl CipherDecryptor {
+    /// A decryptor for a sum of `terms` ciphertexts that begins `prefix` bytes behind the payload's beginning.
     pub fn new(
         derived: &Arc<Derived>,
         secret: Arc<SecretNtt>,
@@ -68,7 +68,7 @@ impl CipherOpener {
         prefix: usize,
     ) -> Result<Self> {
         let blocks = derived.shape(checked.layout())?;
-        Ok(CipherOpener {
+        Ok(CipherDecryptor {
             derived: Arc::clone(derived),
             secret,
             session: None,
@@ -83,7 +83,7 @@ impl CipherOpener {
         })
     }
 
-    /// The coefficients of a sum mod q, from the bytes of its parts.
+    /// Reads the coefficients of a sum mod q from the bytes of its parts.
     fn coefficients(&self, block: &Block, mut c0: &[u8]) -> Result<Vec<u128>> {
         let mut sums = vec![0; block.used()];
         for part in &block.parts {
@@ -101,7 +101,7 @@ impl CipherOpener {
         Ok(sums)
     }
 
-    /// Plaintext and noise of ciphertext `index`, by coefficient.
+    /// The plaintext and noise of each coefficient of ciphertext `index`.
     fn decode(&self, index: usize, c0: &[u8]) -> Result<Decoded> {
         let (d, block) = (&self.derived, &self.blocks[index]);
         let sums = self.coefficients(block, c0)?;
@@ -129,28 +129,29 @@ impl CipherOpener {
                 outside |= none;
             }
         }
-        // For a whole ciphertext, as below: a rejection is visible, but not the coefficient that caused it.
+        // A rejection is for the whole ciphertext, so that it does not reveal the coefficient that caused it.
         if shown(outside != 0) {
             return Err(Error::Decrypt { reason: "a coefficient lies outside the plaintext space".into() });
         }
         Ok(decoded)
     }
 
-    /// The noise's part of the tag. Without it, whether a changed aggregate opens would tell how large its noise is.
+    /// The noise's part of the tag. If the tag did not cover the noise, the success of opening a changed aggregate would
+    /// reveal the size of its noise.
     fn noise(&self, index: usize, decoded: &[(u128, i128)]) -> Result<PolyEval> {
         let mut words = Zeroizing::new(Vec::with_capacity(decoded.len()));
         let mut beyond = false;
         for part in &self.blocks[index].parts {
             let offset = self.terms * part.packing.modulus.fresh_noise;
-            let most = (2 * offset).min(u64::MAX.into());
+            let max = (2 * offset).min(u64::MAX.into());
             for (_, noise) in &decoded[part.first..part.first + part.used] {
                 let shifted = noise.wrapping_add(offset as i128) as u128;
-                beyond |= shifted > most;
+                beyond |= shifted > max;
                 words.push(shifted as u64);
             }
         }
         if shown(beyond) {
-            let reason = "a coefficient carries more noise than its clients' together".into();
+            let reason = "a coefficient carries more noise than all clients together can add".into();
             return Err(Error::Decrypt { reason });
         }
         let Some(mac) = &self.mac else { return Ok(PolyEval::default()) };
@@ -160,7 +161,7 @@ impl CipherOpener {
     }
 }
 
-impl PieceDecryptor for CipherOpener {
+impl PieceDecryptor for CipherDecryptor {
     fn prefix(&self) -> usize {
         self.prefix
     }
@@ -206,7 +207,7 @@ impl DecryptKernel for BfvDecryptor {
         let seeds = seeds(d.params.rules().weighting, &checked.header().contributions, prefix)?;
         let terms: u128 = seeds.iter().map(|(_, scale)| u128::from(*scale)).sum();
         let prefix = prefix_len(seeds.len());
-        let opener = CipherOpener::new(d, Arc::clone(&self.secret), checked, seeds, terms, prefix)?;
-        Ok(Some(Box::new(CipherOpener { session: self.session.clone(), ..opener })))
+        let opener = CipherDecryptor::new(d, Arc::clone(&self.secret), checked, seeds, terms, prefix)?;
+        Ok(Some(Box::new(CipherDecryptor { session: self.session.clone(), ..opener })))
     }
 }

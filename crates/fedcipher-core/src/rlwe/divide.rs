@@ -1,5 +1,5 @@
-//! Division by a public constant in constant time (Barrett, Crypto 1986). The dividend may be secret, and the time of
-//! the processor's own division depends on the quotient.
+//! Division by a public constant in constant time (Barrett, Crypto 1986). The dividend may be secret. The processor's own
+//! division is not used, because its time depends on the quotient.
 
 /// A divisor below 2^126 and `floor((2^128 - 1) / divisor)`.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,8 @@ impl Divisor {
 
     /// Quotient and remainder of `x` below 2^127.
     pub fn divide(self, x: u128) -> (u128, u128) {
-        // At most one too small: `x (1 + e) / (divisor 2^128) <= 1/2` is missing, e being the inverse's remainder.
+        // The quotient is at most one too small. The estimate is low by `x (1 + e) / (divisor 2^128) <= 1/2`, where e is
+        // the remainder of the inverse.
         let quotient = high(x, self.inverse);
         let rest = x.wrapping_sub(quotient.wrapping_mul(self.divisor)).wrapping_sub(self.divisor);
         let negative = (rest as i128 >> 127) as u128;
@@ -44,7 +45,7 @@ mod tests {
             let of = Divisor::new(divisor);
             let x = x >> 1;
             prop_assert_eq!(of.divide(x), (x / divisor, x % divisor));
-            // About multiples, where a quotient changes.
+            // Values around multiples, where the quotient changes.
             let multiple = x / divisor * divisor;
             let x = multiple.saturating_add_signed(i128::from(near)) & (u128::MAX >> 1);
             prop_assert_eq!(of.divide(x), (x / divisor, x % divisor));

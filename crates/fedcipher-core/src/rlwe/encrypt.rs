@@ -1,5 +1,5 @@
-//! The client's side. Offline: `a s + e` for as many ciphertexts as an update takes. Online: quantise,
-//! pack, one scaled addition, bits to the wire.
+//! The client's side. The offline phase computes `a s + e` for all ciphertexts of an update. The online phase quantises,
+//! packs, does one scaled addition and writes the bits.
 
 use super::accelerator::{MaskJob, Session};
 use super::params::{Block, Derived, Modulus, Part};
@@ -20,10 +20,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
-/// Coefficients that are made side by side: a block of the polynomial behind the tag.
+/// Coefficients that are computed at once: one block of the tag's polynomial.
 const RUN: usize = 512;
 
-/// Ready-made `a s + e` under one fresh seed, used for one update and then gone.
+/// Precomputed `a s + e` under one fresh seed, for a single update.
 struct Offline {
     seed: [u8; 32],
     masks: Vec<Mask>,
@@ -39,13 +39,13 @@ pub struct BfvEncryptor {
     ready: Option<Offline>,
 }
 
-/// `a s + e` of one ciphertext, or nothing where a device has it, and e, which is in the tag.
+/// The mask `a s + e` of one ciphertext (empty if a device keeps it), and e, which the tag covers.
 pub(crate) struct Mask {
     sum: Zeroizing<Vec<u128>>,
     errors: Zeroizing<Vec<i8>>,
 }
 
-/// A fresh seed of public polynomials. It travels with them.
+/// A fresh seed of public polynomials. The seed is public: the frame carries it.
 fn fresh_seed() -> Result<[u8; 32]> {
     Ok(shown(*random_bytes::<32>()?))
 }
@@ -109,7 +109,7 @@ impl BfvEncryptor {
     }
 }
 
-/// An update: a piece is one ciphertext's c0.
+/// Encrypts the pieces of an update. A piece is the c0 of one ciphertext.
 pub(crate) struct CipherEncryptor {
     pub derived: Arc<Derived>,
     pub secret: Arc<SecretNtt>,
@@ -119,8 +119,8 @@ pub(crate) struct CipherEncryptor {
     /// The seed of the public polynomials a.
     pub seed: [u8; 32],
     pub prefix: Vec<u8>,
-    /// The masks of the offline phase, if any. The encryption of a piece takes its mask and wipes it there: with all
-    /// threads, and out of their caches.
+    /// The masks of the offline phase, if any. The encryption of a piece takes its mask and wipes it in the same thread.
+    /// So all threads share the wiping, and the mask is still in their caches.
     pub masks: Vec<Mutex<Option<Mask>>>,
     pub blocks: Vec<Block>,
     pub pieces: Vec<Piece>,
@@ -139,7 +139,7 @@ impl PieceEncryptor for CipherEncryptor {
         &self.pieces
     }
 
-    /// A device takes one piece after the other.
+    /// A device encrypts one piece at a time.
     fn threads(&self) -> Threads {
         if self.session.is_some() { Threads::One } else { Threads::All }
     }
@@ -147,7 +147,7 @@ impl PieceEncryptor for CipherEncryptor {
     fn encrypt_piece(&self, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval> {
         let (d, block) = (&self.derived, &self.blocks[index]);
         if let Some(session) = device(self.session.as_ref(), d, block) {
-            return self.seal_on(session, index, update, out);
+            return self.encrypt_on_device(session, index, update, out);
         }
         let mask = match self.ready(index)? {
             Some(mask) => mask,
@@ -157,14 +157,14 @@ impl PieceEncryptor for CipherEncryptor {
         let (mut fields, mut rest) = (PolyEval::default(), out);
         for part in &block.parts {
             let (own, behind) = rest.split_at_mut(part.up_bytes());
-            fields += self.seal_part(part, &mask, update, &mut noises, own)?;
+            fields += self.encrypt_part(part, &mask, update, &mut noises, own)?;
             rest = behind;
         }
         Ok(self.hash(fields, noises.hash()))
     }
 }
 
-/// c0 of packed fields and their mask, without the bits that are dropped, and the noise that the tag is of.
+/// Computes c0 from packed fields and their mask, drops its low bits, and computes the noise that the tag covers.
 #[multiversion(targets("x86_64+bmi1+bmi2+adx"))]
 fn cover(
     (ring, modulus): (&Ring, &Modulus),
@@ -176,11 +176,11 @@ fn cover(
     let (delta, drop) = (modulus.delta, modulus.up_drop);
     // Dropping bits adds half a unit less the dropped bits. The sum is shifted so that it is never negative.
     let half = (1u32 << drop) >> 1;
-    let (low, most) = ((1u32 << drop) - 1, modulus.fresh_noise as u32 + half);
+    let (low, max) = ((1u32 << drop) - 1, modulus.fresh_noise as u32 + half);
     for ((((m, sum), error), noise), wire) in packed.iter().zip(sums).zip(errors).zip(noise).zip(wire) {
         let c0 = ring.add(*sum, delta.wrapping_mul(*m));
         let gone = (c0 as u32).wrapping_add(half) & low;
-        *noise = most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
+        *noise = max.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone);
         *wire = modulus.compress(c0).to_le_bytes();
     }
 }
@@ -190,8 +190,8 @@ impl CipherEncryptor {
         self.claimed.tag_maker()
     }
 
-    /// The elements of `part` under their coefficients of `mask`, and their part of the tag.
-    fn seal_part(
+    /// Encrypts the elements of `part` with their coefficients of `mask`. Returns their part of the tag.
+    fn encrypt_part(
         &self,
         part: &Part,
         mask: &Mask,
@@ -227,28 +227,35 @@ impl CipherEncryptor {
         Ok(hasher.hash())
     }
 
-    /// The mask that was made ahead, where any were.
+    /// Takes the precomputed mask of a piece. Returns `None` if no masks were precomputed.
     fn ready(&self, index: usize) -> Result<Option<Mask>> {
         let Some(place) = self.masks.get(index) else { return Ok(None) };
         let mask = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A fresh one in its place would be a second one under the same polynomial.
+        // A fresh mask would be the second one under the same public polynomial, so this is an error.
         mask.map(Some).ok_or_else(|| Error::layout(format!("piece {index} has been encrypted already")))
     }
 
-    /// Over a piece's noise.
+    /// A hasher for the noise of a piece.
     fn noises(&self, index: usize) -> Hasher<'_> {
         self.tag_maker().mac.noise_hasher(index * self.derived.ring.n)
     }
 
-    /// A piece's part of the tag, from its fields and its noise.
+    /// The tag's part for a piece, from its fields and its noise.
     fn hash(&self, fields: PolyEval, noise: PolyEval) -> PolyEval {
         let mut hash = self.tag_maker().scale_by_weight(fields);
         hash += noise;
         hash
     }
 
-    /// [`PieceEncryptor::encrypt_piece`] with the ring's arithmetic on a device, or in the core where the device fails and may.
-    fn seal_on(&self, session: &Session, index: usize, update: &Update<'_>, out: &mut [u8]) -> Result<PolyEval> {
+    /// Like [`PieceEncryptor::encrypt_piece`], with the ring's arithmetic on a device. If the device fails and fall-back
+    /// is allowed, the core computes the piece.
+    fn encrypt_on_device(
+        &self,
+        session: &Session,
+        index: usize,
+        update: &Update<'_>,
+        out: &mut [u8],
+    ) -> Result<PolyEval> {
         let (d, block) = (&self.derived, &self.blocks[index]);
         let plaintext = || -> Result<_> {
             let errors = match self.ready(index)? {
@@ -277,7 +284,8 @@ impl CipherEncryptor {
         Ok(self.hash(fields, noises.hash()))
     }
 
-    /// Writes c0 from a device, or from the core if the device made none. Returns the noise that the tag covers.
+    /// Writes c0 from a device, or computes it in the core if the device returned nothing. Returns the noise that the tag
+    /// covers.
     fn write_sums(
         &self,
         made: Option<Vec<u8>>,
@@ -304,10 +312,10 @@ impl CipherEncryptor {
             return Err(Error::Device { reason: "a coefficient that came back is not below q".into() });
         }
         let half = (1u32 << modulus.up_drop) >> 1;
-        let (low, most) = ((1u32 << modulus.up_drop) - 1, modulus.fresh_noise as u32 + half);
+        let (low, max) = ((1u32 << modulus.up_drop) - 1, modulus.fresh_noise as u32 + half);
         let noise = |(c0, error): (&u128, &i8)| {
             let gone = (*c0 as u32).wrapping_add(half) & low;
-            most.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone)
+            max.wrapping_add_signed(i32::from(*error)).wrapping_sub(gone)
         };
         for part in &block.parts {
             let (own, behind) = out.split_at_mut(part.up_bytes());
@@ -321,12 +329,13 @@ impl CipherEncryptor {
     }
 }
 
-/// The device, where it can make this ciphertext. It has the plaintext modulus of values and no other.
+/// The device, if it can encrypt this ciphertext. A device has only the plaintext modulus [`Derived::values`].
 pub(crate) fn device<'a>(session: Option<&'a Arc<Session>>, d: &Derived, block: &Block) -> Option<&'a Arc<Session>> {
     session.filter(|_| d.fits_device(block))
 }
 
-/// One piece a ciphertext, of `bytes(block)` bytes, behind `prefix` bytes.
+/// Cuts a payload into one piece for each ciphertext. A piece has `bytes(block)` bytes, and the first begins behind
+/// `prefix` bytes.
 pub(crate) fn cut(blocks: &[Block], prefix: usize, bytes: impl Fn(&Block) -> usize) -> Vec<Piece> {
     let mut at = prefix;
     let piece = |block: &Block| {
@@ -342,7 +351,7 @@ impl EncryptKernel for BfvEncryptor {
         Ok(Some(Encryption::new(self.begin(terms)?)))
     }
 
-    /// The offline phase for the next update of this layout.
+    /// Runs the offline phase for the next update of this layout.
     fn precompute(&mut self, round: RoundId, layout: &Layout, _plan: &[u8]) -> Result<()> {
         let seed = fresh_seed()?;
         let blocks = self.derived.shape(layout)?;
@@ -363,7 +372,7 @@ impl EncryptKernel for BfvEncryptor {
                     jobs.push(session.host(|| Ok::<_, Error>(MaskJob { a: public(d, &seed, k)?, e: errors.clone() }))?);
                     masks.push(Mask { sum: Zeroizing::default(), errors });
                 }
-                // Where the device fails, the masks are made when they are needed.
+                // If the device fails, the masks are computed when they are needed.
                 session.prepare(&seed, &jobs)?;
                 masks
             }

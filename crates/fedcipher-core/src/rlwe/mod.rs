@@ -1,9 +1,10 @@
 //! Additive BFV over RLWE with bit-interleaved packing (FedBit).
 //!
-//! Symmetric: `c0 = a s + e + delta M`, `c1 = -a` with `a` expanded from a 32-byte seed; only c0 and
-//! the seed travel. The server adds c0 and never has c1: clients derive `sum w_u a_u` from the cohort's seeds. Where
-//! a server could choose c1, whether an aggregate opens would tell it of the secret, a coefficient a try.
-//! One secret for the cohort: a client that colludes with the server opens every update.
+//! Encryption is symmetric: `c0 = a s + e + delta M` and `c1 = -a`, with `a` expanded from a 32-byte seed. A frame carries
+//! c0 and the seed only. The server adds c0 and never sends c1: clients derive `sum w_u a_u` from the cohort's seeds. A
+//! server that could choose c1 would learn one coefficient of the secret from each aggregate that opens or fails.
+//!
+//! The cohort shares one secret, so a client that colludes with the server exposes every update.
 
 pub mod accelerator;
 pub(crate) mod aggregate;
@@ -31,7 +32,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const NAME: &str = "bfv";
-/// See [`Variant`].
+/// The variants of this scheme that benchmarks and tests cover; see [`Variant`].
 pub const VARIANTS: &[Variant] = &[
     Variant::new(NAME, NAME, r#"{"preset": "compact", "server_weights": false}"#),
     Variant::new("bfv-fast", NAME, r#"{"preset": "fast", "server_weights": false}"#),
@@ -57,13 +58,13 @@ impl Bfv {
         Ok(Bfv { derived: Arc::new(Derived::new(params, Binomial::ERROR)?), accelerators: None })
     }
 
-    /// The same scheme with the arithmetic of clients on devices, one a key.
+    /// The same scheme, with the arithmetic of clients on devices: one device for each key.
     #[must_use]
     pub fn with_accelerators(self, accelerators: Arc<dyn Accelerators>) -> Self {
         Bfv { accelerators: Some(accelerators), ..self }
     }
 
-    /// A device for `key`, where there are any.
+    /// Opens a device for `key`. Returns `None` if the scheme has no accelerators.
     fn session(&self, key: &ClientKey) -> Result<Option<Arc<Session>>> {
         let Some(accelerators) = &self.accelerators else { return Ok(None) };
         Session::open(accelerators, &self.derived.arithmetic(), &key.secret)

@@ -1,6 +1,6 @@
-//! The number-theoretic transform, behind one small type so that the crate can be exchanged.
+//! The number-theoretic transform, behind one small type, so that the crate that computes it can be exchanged.
 //!
-//! Default `ntt-tfhe` (BSD-3-Clause-Clear, AVX-512 at run time); `ntt-fhe-math` (MIT) otherwise.
+//! The default feature is `ntt-tfhe` (BSD-3-Clause-Clear, AVX-512 at run time). The alternative is `ntt-fhe-math` (MIT).
 
 use crate::{Error, Result};
 
@@ -61,12 +61,12 @@ impl Ntt {
         })
     }
 
-    /// Coefficients to the transform domain; the order there is the backend's own.
+    /// Transforms coefficients. The order of the transformed values depends on the backend.
     pub fn forward(&self, a: &mut [u64]) {
         self.0.forward(a);
     }
 
-    /// `a = inverse(a * b)` with both in the transform domain: the coefficients of the product.
+    /// Replaces `a` by the coefficients of the product of `a` and `b`, which are both transformed.
     pub fn inverse_product(&self, a: &mut [u64], b: &[u64]) {
         self.0.inverse_product(a, b);
     }

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use std::sync::Arc;
 
 /// N = 4096, log q = 106: the largest primes = 1 mod 8192 of 53 bits. The HE standard would allow 109 bits;
-/// `max_log_q` says why not.
+/// `max_log_q` gives the reason for fewer.
 pub const PRIMES_4096: [u64; 2] = [9_007_199_254_429_697, 9_007_199_254_364_161];
 /// N = 2048, log q = 53. Largest prime = 1 mod 4096.
 const PRIMES_2048: [u64; 1] = [9_007_199_254_614_017];
@@ -23,10 +23,10 @@ const FEDBIT_T: u128 = 2_281_701_377;
 pub enum Preset {
     /// N = 4096, t as large as the noise of the cohort allows, low bits of c0 dropped.
     Compact,
-    /// N = 2048, one 53-bit prime, otherwise as compact.
+    /// N = 2048, one 53-bit prime, otherwise like `Compact`.
     Fast,
-    /// N = 4096, t = 2281701377, nothing dropped. FedBit does not state q. Here it has 106 bits as everywhere at this
-    /// N; and sends c1, here as everywhere clients derive it.
+    /// N = 4096, t = 2281701377, no bits dropped. FedBit does not state q; here q has 106 bits, like in all presets with
+    /// this N. FedBit sends c1; here clients derive c1, like in all presets.
     FedbitPaper,
 }
 
@@ -47,9 +47,9 @@ impl Preset {
 pub struct BfvParams {
     pub bounds: Bounds,
     pub preset: Preset,
-    /// Bits of the values: one entry, one for each kind of layer, or those that a run chooses among.
+    /// Bits of the values: one entry, or one for each kind of layer, or all widths among which a run may choose.
     pub bits: Vec<u32>,
-    /// Let the server multiply by the weights instead of the clients: noise grows by the weight.
+    /// The server multiplies by the weights instead of the clients. Then the noise grows by the weight.
     pub server_weights: bool,
 }
 
@@ -59,34 +59,36 @@ pub struct Derived {
     pub ring: Ring,
     /// The distribution of errors.
     pub error: Binomial,
-    /// The modulus for the middle one of the cohort's widths. A device is set to it.
+    /// The modulus for the middle one of the cohort's widths. A device is configured with this modulus.
     pub values: Modulus,
     pub lanes: LaneBits,
     packings: Vec<Arc<Packing>>,
 }
 
-/// A plaintext modulus, and how a coefficient of it travels. Coefficients of one ciphertext may have different ones.
+/// A plaintext modulus, and the form of its coefficients on the wire. Coefficients of one ciphertext may have different
+/// moduli.
 ///
-/// Correctness. A fresh ciphertext's c0 is `a s + e + delta M` with |e| <= B, 21 for `bfv`; dropping `up_drop`
-/// low bits with rounding adds at most `2^(up_drop-1)`. With S = the number of clients, or the
-/// total weight when the server multiplies, the sum carries at most `S (B + 2^(up_drop-1))`. The
-/// constructor makes this less than `delta / 2`, and `sum M < t` with `delta t <= q`, so rounding
-/// recovers the sum exactly: with a bounded error distribution the failure probability is zero.
-/// Nothing more is dropped on the way down: tags cover the noise too ([`crate::mac`]), to its last bit.
-/// Security is that of the undropped ciphertext: dropping bits is public post-processing.
+/// Correctness. A fresh ciphertext's c0 is `a s + e + delta M` with |e| <= B, where B is 21 for `bfv`. Dropping `up_drop`
+/// low bits with rounding adds at most `2^(up_drop-1)`. Let S be the number of clients, or the total weight if the server
+/// multiplies. Then the sum carries noise of at most `S (B + 2^(up_drop-1))`. The constructor makes this less than
+/// `delta / 2`, and `sum M < t` with `delta t <= q`. So rounding recovers the sum exactly: the error distribution is
+/// bounded, and the failure probability is zero. The broadcast drops no bits, because tags cover the noise to its last
+/// bit ([`crate::mac`]).
+///
+/// Security equals that of the undropped ciphertext, because dropping bits is public post-processing.
 #[derive(Debug, Clone, Copy)]
 pub struct Modulus {
     pub t: u128,
     pub delta: u128,
-    /// floor(log2 t): bits of a coefficient that carry fields.
+    /// The bits of a coefficient that carry fields: floor(log2 t).
     pub capacity: u32,
     pub up_drop: u32,
     /// Bits of a c0 coefficient as a client sends it.
     pub up_bits: u32,
-    /// Bits of a sum of c0 as it is broadcast: of whole numbers of `2^up_drop` where that is less than of q. Either
-    /// way exact, to the last bit of the noise.
+    /// Bits of a broadcast sum of c0. The sum is sent in units of `2^up_drop` if that takes fewer bits than q, else mod q.
+    /// Both forms are exact, to the last bit of the noise.
     pub down_bits: u32,
-    /// Most noise of one fresh ciphertext as it travels.
+    /// The most noise of one fresh ciphertext on the wire.
     pub fresh_noise: u128,
     q: u128,
     log_q: u32,
@@ -94,7 +96,7 @@ pub struct Modulus {
     by_q: Divisor,
 }
 
-/// How values of some bits fill coefficients.
+/// The packing of values with `bits` bits into coefficients.
 #[derive(Debug, Clone, Copy)]
 pub struct Packing {
     pub bits: u32,
@@ -102,7 +104,7 @@ pub struct Packing {
     pub modulus: Modulus,
 }
 
-/// A fresh ciphertext's noise fits a tag's word of 32 bits.
+/// The most bits to drop. The noise of a fresh ciphertext must fit in a tag's word of 32 bits.
 const MAX_DROP: u32 = 30;
 
 fn rounding_error(drop: u32) -> u128 {
@@ -122,20 +124,20 @@ impl Derived {
             Preset::Compact | Preset::FedbitPaper => Ring::new(4096, &PRIMES_4096)?,
         };
         let bounds = params.bounds;
-        // S of the proof above.
+        // S in the proof at `Modulus`.
         let terms = u128::from(if params.server_weights { bounds.total_weight().get() } else { bounds.clients });
         let (paper, room) = (params.preset == Preset::FedbitPaper, || noise_error(&params));
-        let most =
+        let max_bits =
             if paper { FEDBIT_T.ilog2() } else { most_capacity(&ring, terms * error.bound()).ok_or_else(room)? };
-        // Each width has a modulus of its own: what suits many small fields would cost every larger one.
+        // Each width has a modulus of its own, because a modulus that suits many small fields wastes bits of larger ones.
         let packing = |bits: u32| -> Result<Arc<Packing>> {
-            let split = if paper { (FEDBIT_T, ring.q / FEDBIT_T) } else { trimmed(&ring, bounds, bits, most)? };
+            let split = if paper { (FEDBIT_T, ring.q / FEDBIT_T) } else { trimmed(&ring, bounds, bits, max_bits)? };
             let modulus = Modulus::new(&ring, split, terms, error, !paper).ok_or_else(room)?;
             Ok(Arc::new(Packing { bits, fields: Fields::new(bounds, bits, modulus.capacity)?, modulus }))
         };
         let mut packings = params.bits.iter().map(|bits| packing(*bits)).collect::<Result<Vec<_>>>()?;
         let values = packings[packings.len() / 2].modulus;
-        let lanes = LaneBits::widest(bounds, bounds.levels(), |bits| Fields::new(bounds, bits, most).is_ok());
+        let lanes = LaneBits::widest(bounds, bounds.levels(), |bits| Fields::new(bounds, bits, max_bits).is_ok());
         for bits in [lanes.count, lanes.digit] {
             if packings.iter().all(|p| p.bits != bits) {
                 packings.push(packing(bits)?);
@@ -154,7 +156,7 @@ impl Derived {
         })
     }
 
-    /// For people, and for the proofs of `tools/prove.py`.
+    /// The parameters as pairs of name and value, for display and for the proofs of `tools/prove.py`.
     #[must_use]
     pub fn describe(&self) -> Vec<(String, String)> {
         let (ring, values) = (&self.ring, &self.values);
@@ -179,7 +181,7 @@ impl Derived {
         out
     }
 
-    /// The setting of a device.
+    /// The constants with which a device is configured.
     #[must_use]
     pub fn arithmetic(&self) -> Arithmetic {
         let (ring, Modulus { t, delta, .. }) = (&self.ring, self.values);
@@ -187,18 +189,18 @@ impl Derived {
         Arithmetic { n: ring.n, primes, q: ring.q, t, delta, bits }
     }
 
-    /// Whether a device that is set to [`Self::arithmetic`] can work on this ciphertext.
+    /// True if a device with the constants of [`Self::arithmetic`] can work on this ciphertext.
     #[must_use]
     pub fn fits_device(&self, block: &Block) -> bool {
         block.parts.iter().all(|part| part.packing.modulus.t == self.values.t)
     }
 
-    /// How a layout falls into ciphertexts: a segment goes on in the coefficient behind the one before it.
+    /// Splits a layout into ciphertexts. A segment begins in the coefficient behind the segment before it.
     pub fn shape(&self, layout: &Layout) -> Result<Vec<Block>> {
         let (n, segments) = (self.ring.n, layout.segments());
-        // Counted first: growing by doubling would hold the list of a large model three times over.
-        let most = segments.iter().map(|s| Ok(s.len.div_ceil(self.packing(s.bits)?.fields.count * n)));
-        let mut blocks = Vec::with_capacity(most.sum::<Result<usize>>()?);
+        // The blocks are counted first. A vector that grows by doubling would hold the list of a large model three times.
+        let counts = segments.iter().map(|s| Ok(s.len.div_ceil(self.packing(s.bits)?.fields.count * n)));
+        let mut blocks = Vec::with_capacity(counts.sum::<Result<usize>>()?);
         let mut block = Block::default();
         for segment in segments {
             let packing = self.packing(segment.bits)?;
@@ -223,7 +225,7 @@ impl Derived {
 }
 
 impl Modulus {
-    /// Fails with `None` if the noise of `terms` ciphertexts does not fit.
+    /// Returns `None` if the noise of `terms` ciphertexts does not fit.
     fn new(ring: &Ring, (t, delta): (u128, u128), terms: u128, error: Binomial, drops: bool) -> Option<Self> {
         let (q, log_q, half) = (ring.q, ring.log_q(), delta / 2);
         if terms * error.bound() >= half {
@@ -246,19 +248,19 @@ impl Modulus {
         })
     }
 
-    /// The part of a coefficient that is sent.
+    /// Drops the low bits of a coefficient that are not sent, with rounding.
     #[must_use]
     pub fn compress(&self, x: u128) -> u128 {
         compress(x, self.up_drop)
     }
 
-    /// Whether sums travel as whole numbers of `2^up_drop`, below q, and not mod q.
+    /// True if sums are sent in units of `2^up_drop`, and false if they are sent mod q.
     #[must_use]
     pub fn sums_whole(&self) -> bool {
         self.down_bits < self.log_q
     }
 
-    /// A broadcast sum as a coefficient mod q.
+    /// Converts a broadcast sum to a coefficient mod q.
     pub fn expand_sum(&self, value: u128) -> Result<u128> {
         if self.sums_whole() {
             let (mut x, mut left) = (value, self.up_drop);
@@ -275,7 +277,7 @@ impl Modulus {
         Ok(value)
     }
 
-    /// The most that a sender can have made of a coefficient.
+    /// The largest value that a coefficient can have on the wire.
     #[must_use]
     pub fn most_sent(&self) -> u128 {
         self.compress(self.q - 1)
@@ -288,14 +290,14 @@ impl Modulus {
         if x >= self.q { x - self.q } else { x }
     }
 
-    /// The plaintext and the noise behind `delta M + noise mod q`, and all ones where nothing is behind x. No branches:
-    /// which way they go would tell of both.
+    /// Splits `x = delta M + noise mod q` into plaintext and noise. The third result is all ones if x has no such form,
+    /// else zero. The function has no branches, because branches would reveal plaintext and noise.
     #[must_use]
     pub fn decode(&self, x: u128) -> (u128, i128, u128) {
         let half = self.delta / 2;
         let (m, rest) = self.by_delta.divide(x + half);
         let negative = |x: u128| (x as i128 >> 127) as u128;
-        // Noise below a plaintext of zero: x lies just below q.
+        // For a plaintext of zero with negative noise, x lies just below q.
         let wrapped = !negative(m.wrapping_sub(self.t));
         let noise = (rest.wrapping_sub(half) & !wrapped) | (x.wrapping_sub(self.q) & wrapped);
         (m & !wrapped, noise as i128, wrapped & negative(x.wrapping_sub(self.q - half)))
@@ -303,8 +305,8 @@ impl Modulus {
 }
 
 impl Packing {
-    /// How many of `left` values go into a ciphertext that has `room` coefficients. Where that is not all of them, whole
-    /// groups of a tag's words.
+    /// The number of values, out of `left`, that go into a ciphertext with `room` free coefficients. If not all fit, the
+    /// number is a whole number of groups of a tag's words.
     fn run(&self, room: usize, left: usize) -> usize {
         if left <= self.fields.count * room { left } else { self.fields.count * (room - room % GROUP) }
     }
@@ -313,11 +315,11 @@ impl Packing {
 /// One ciphertext.
 #[derive(Debug, Clone, Default)]
 pub struct Block {
-    /// In the order of their elements and of their coefficients; never empty in a [`Derived::shape`].
+    /// Parts in the order of their elements and of their coefficients. Blocks of a [`Derived::shape`] are never empty.
     pub parts: Vec<Part>,
 }
 
-/// Elements `start..start + len`, of one packing, in `used` coefficients of a ciphertext from number `first` on. In a
+/// Elements `start..start + len`, with one packing, in `used` coefficients of a ciphertext from number `first` on. In a
 /// stream each part begins on a byte.
 #[derive(Debug, Clone)]
 pub struct Part {
@@ -344,7 +346,7 @@ impl Block {
         self.len() == 0
     }
 
-    /// Coefficients, from the first on.
+    /// The number of coefficients that the ciphertext uses, from the first on.
     #[must_use]
     pub fn used(&self) -> usize {
         self.parts.last().map_or(0, |part| part.first + part.used)
@@ -356,7 +358,7 @@ impl Block {
         self.parts.iter().map(Part::up_bytes).sum()
     }
 
-    /// Bytes of a sum of c0 as it is broadcast.
+    /// Bytes of a broadcast sum of c0.
     #[must_use]
     pub fn down_bytes(&self) -> usize {
         self.parts.iter().map(Part::down_bytes).sum()
@@ -364,13 +366,13 @@ impl Block {
 }
 
 impl Part {
-    /// As of a [`Block`].
+    /// Bytes of the part in c0 as a client sends it.
     #[must_use]
     pub fn up_bytes(&self) -> usize {
         packed_len(self.used, self.packing.modulus.up_bits)
     }
 
-    /// As of a [`Block`].
+    /// Bytes of the part in a broadcast sum of c0.
     #[must_use]
     pub fn down_bytes(&self) -> usize {
         packed_len(self.used, self.packing.modulus.down_bits)
@@ -393,22 +395,22 @@ fn noise_error(params: &BfvParams) -> Error {
     )
 }
 
-/// The most plaintext bits that leave room for `noise`; `None` if hardly any are left.
+/// The most plaintext bits that leave room for `noise`; `None` if fewer than 8 are left.
 fn most_capacity(ring: &Ring, noise: u128) -> Option<u32> {
     let noise_bits = 128 - (2 * (noise + 1)).leading_zeros();
     (ring.log_q() - 1).checked_sub(noise_bits).filter(|capacity| *capacity >= 8)
 }
 
-/// The largest power of two t, of at most `most` bits, trimmed to whole fields; and its delta.
-fn trimmed(ring: &Ring, bounds: Bounds, bits: u32, most: u32) -> Result<(u128, u128)> {
-    let fields = Fields::new(bounds, bits, most)?;
+/// The largest power of two t that holds whole fields in at most `max_bits` bits, and its delta.
+fn trimmed(ring: &Ring, bounds: Bounds, bits: u32, max_bits: u32) -> Result<(u128, u128)> {
+    let fields = Fields::new(bounds, bits, max_bits)?;
     let used = fields.width * fields.count as u32;
     Ok((1 << used, 1 << (ring.log_q() - 1 - used)))
 }
 
-/// The low bits of c0 to drop on the way up: as many as the noise leaves room for, and a tag's word.
+/// The number of low bits that clients drop from c0: as many as leave the noise correct and within a tag's word.
 fn best_drop(terms: u128, error: Binomial, half: u128, log_q: u32) -> u32 {
-    // A decoded coefficient's noise, shifted to be no less than zero, is a word of 64 bits.
+    // The noise of a decoded coefficient, shifted so that it is not negative, must fit in a word of 64 bits.
     let fits = |up: &u32| {
         let noise = terms * (error.bound() + rounding_error(*up));
         noise < half && 2 * noise <= u128::from(u64::MAX)
@@ -423,7 +425,7 @@ mod tests {
     use crate::Weight;
     use proptest::prelude::*;
 
-    /// By division and comparisons.
+    /// Decodes with a division and comparisons.
     fn plainly(of: &Modulus, x: u128) -> Option<(u128, i128)> {
         let half = of.delta / 2;
         let m = (x + half) / of.delta;
@@ -443,7 +445,7 @@ mod tests {
             let params = BfvParams { bounds, preset, bits: vec![12], server_weights: false };
             let of = Derived::new(params, Binomial::ERROR).unwrap().values;
             let half = of.delta / 2;
-            // Anywhere, and where one answer ends and the next begins.
+            // Values anywhere, and around the points at which the answer changes.
             let about = [x % of.q, 0, half, of.t * of.delta - half, of.q - half][place];
             let x = about.saturating_add_signed(near).min(of.q - 1);
             let (m, noise, outside) = of.decode(x);

@@ -1,7 +1,7 @@
 //! `Z_q[X]/(X^n + 1)` with q a product of one or two NTT primes, and the samplers over it.
 //!
-//! Coefficients live as integers mod the composite q (at most 106 bits, so a `u128` holds sums);
-//! residues appear only around a transform. The online path is then one addition, no reduction.
+//! Coefficients are integers mod the composite q, which has at most 106 bits, so a `u128` holds sums. Residues appear only
+//! around a transform. So the online path takes one addition and no reduction.
 
 use super::ntt::Ntt;
 use crate::prf::{CHUNK_BLOCKS, Prf, Stream};
@@ -10,9 +10,9 @@ use crate::{Error, Result};
 use multiversion::multiversion;
 use zeroize::Zeroizing;
 
-/// Largest modulus in bits for 128-bit security with a ternary secret under every attack and cost model of
-/// docs/reference/parameters.md, the lattice estimator's default (MATZOV, 2022) included. The HomomorphicEncryption.org
-/// standard (2018, table 1) has 54 and 109: 126 and 125 bits under that model.
+/// The largest modulus, in bits, for 128-bit security with a ternary secret under every attack and cost model of
+/// docs/reference/parameters.md, including the lattice estimator's default (MATZOV, 2022). The HomomorphicEncryption.org
+/// standard (2018, table 1) allows 54 and 109 bits, which give 126 and 125 bits of security under that model.
 pub fn max_log_q(n: usize) -> Option<u32> {
     match n {
         2048 => Some(53),
@@ -27,18 +27,18 @@ pub fn max_log_q(n: usize) -> Option<u32> {
 pub struct Binomial(u32);
 
 impl Binomial {
-    /// Errors under a secret that stays: sigma = 3.24 >= 3.19.
+    /// The errors under a long-lived secret: sigma = 3.24 >= 3.19.
     pub const ERROR: Binomial = Binomial(21);
-    /// Secrets and errors of which a sum is shown: sigma = 4.58, of which less is left (`crate::oneshot`).
+    /// Secrets and errors whose sum is revealed: sigma = 4.58, which the revealed sum reduces (`crate::oneshot`).
     pub const SUMMED: Binomial = Binomial(42);
 
-    /// Largest draw.
+    /// The largest draw.
     #[must_use]
     pub fn bound(self) -> u128 {
         u128::from(self.0)
     }
 
-    /// Independent draws.
+    /// Draws `count` independent values.
     #[must_use]
     pub fn draws(self, stream: &mut Stream, count: usize) -> Zeroizing<Vec<i8>> {
         const RUN: usize = 256;
@@ -57,7 +57,7 @@ impl Binomial {
     }
 }
 
-/// How many more bits of each word are set than of the other, of those in `mask`.
+/// For each pair of words: the number of set bits in `mask` of the first, less that of the second.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512vpopcntdq", "x86_64+popcnt"))]
 fn ones(words: &[u64], others: &[u64], mask: u64, out: &mut [i8]) {
     for ((word, other), out) in words.iter().zip(others).zip(out) {
@@ -65,7 +65,8 @@ fn ones(words: &[u64], others: &[u64], mask: u64, out: &mut [i8]) {
     }
 }
 
-/// Adds words mod p, unless one is to be rejected, which of those just above a prime of 53 bits hardly ever happens.
+/// Adds words mod p. Returns false and adds nothing if one of the words is not below p. For the primes of 53 bits this
+/// is very rare.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 fn add_uniform(words: &[[u8; 8]], mask: u64, p: u64, acc: &mut [u64]) -> bool {
     let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes) & mask;
@@ -108,7 +109,7 @@ impl Shoup {
     }
 }
 
-/// `x`, or `x + p` of a negative number.
+/// `x + p` if x is negative (as a signed number), else `x`.
 fn back_below(x: u64, p: u64) -> u64 {
     x.wrapping_add(p & (x as i64 >> 63) as u64)
 }
@@ -130,7 +131,7 @@ impl Ring {
     pub fn new(n: usize, primes: &[u64]) -> Result<Self> {
         let q: u128 = primes.iter().map(|p| u128::from(*p)).product();
         let bits = 128 - q.leading_zeros();
-        if max_log_q(n).is_none_or(|most| bits > most) || primes.is_empty() || primes.len() > 2 {
+        if max_log_q(n).is_none_or(|max| bits > max) || primes.is_empty() || primes.len() > 2 {
             return Err(Error::Parameter {
                 name: "q",
                 reason: format!(
@@ -153,8 +154,8 @@ impl Ring {
         128 - self.q.leading_zeros()
     }
 
-    /// `x`, or `x + q` of a negative number. Comparisons here are compiled into branches, which go either way as often
-    /// as not, at a secret's say.
+    /// `x + q` if x is negative (as a signed number), else `x`. A comparison would be compiled into a branch that depends
+    /// on secrets.
     fn back(&self, x: u128) -> u128 {
         x.wrapping_add(self.q & (x as i128 >> 127) as u128)
     }
@@ -183,14 +184,14 @@ impl Ring {
         out
     }
 
-    /// The integer mod q behind its residues (Garner).
+    /// The integer mod q with these residues (Garner).
     fn compose(&self, residues: &[Zeroizing<Vec<u64>>], k: usize) -> u128 {
         let low = residues[0][k];
         let Some(inverse) = self.inverse else {
             return u128::from(low);
         };
         let (first, second) = (self.primes[0], inverse.p);
-        // At most once for the primes used here.
+        // The fold subtracts at most once for the primes used here.
         let below = |low: u64, _| back_below(low.wrapping_sub(second), second);
         let reduced = (0..first / second).fold(low, below);
         let high = residues[1][k];
@@ -206,7 +207,7 @@ impl Ring {
 
     /// The secret in the transform domain.
     pub fn secret_ntt(&self, secret: &[u8]) -> Result<SecretNtt> {
-        // All are looked at: where a search ends, it tells of the secret.
+        // All coefficients are checked: the end of a search would reveal something about the secret.
         let wrong = secret.iter().fold(false, |wrong, c| wrong | (c.wrapping_add(1) > 2));
         if secret.len() != self.n || shown(wrong) {
             return Err(Error::Key { reason: format!("a BFV key has {} ternary coefficients", self.n) });
@@ -215,7 +216,7 @@ impl Ring {
         Ok(self.transformed(&signed))
     }
 
-    /// Small numbers, which stay below the primes, in the transform domain.
+    /// Transforms small numbers, which must be below the primes.
     #[must_use]
     pub fn transformed(&self, small: &[i32]) -> SecretNtt {
         let transform = |(p, ntt): (&u64, &Ntt)| {
@@ -231,14 +232,14 @@ impl Ring {
         SecretNtt(self.primes.iter().zip(&self.ntts).map(transform).collect())
     }
 
-    /// A small number mod q.
+    /// Converts a small number to a coefficient mod q.
     #[must_use]
     pub fn lift(&self, e: i8) -> u128 {
         self.back(i128::from(e) as u128)
     }
 
-    /// Adds `scale * a` to residue accumulators, a being the public polynomial number `index` of
-    /// `seed`: uniform mod each prime, from AES-256-CTR with rejection.
+    /// Adds `scale * a` to residue accumulators. Here a is the public polynomial number `index` of `seed`: uniform mod
+    /// each prime, from AES-256-CTR with rejection.
     pub fn accumulate_a(&self, seed: &[u8; 32], index: u64, scale: u64, acc: &mut [Zeroizing<Vec<u64>>]) -> Result<()> {
         let prf = Prf::new(seed)?;
         let mut blocks = [[0u8; 16]; CHUNK_BLOCKS];
@@ -304,8 +305,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Primes with transforms of N = 2048: of words of its bits, a third is not below the first, hardly any below the
-    /// second.
+    /// Primes with transforms of N = 2048. A third of the words of its bits are not below the first prime; nearly all
+    /// words are below the second.
     const PRIMES: [u64; 2] = [40_961, 1_125_899_906_826_241];
 
     proptest! {

@@ -1,15 +1,14 @@
 //! Hybrid signatures: Ed25519 (RFC 8032) and ML-DSA-65 (FIPS 204). A forger must break both.
 //!
-//! This is `id-MLDSA65-Ed25519-SHA512` of draft-ietf-lamps-pq-composite-sigs, whose vectors hold here. The draft's
-//! context is
-//! the purpose's domain. Both halves sign one representative of context and message, in which the message is hashed by
-//! SHA-512. The representative starts with a prefix that differs from the start of every purpose of a plain signature,
-//! and
-//! ML-DSA has the label of the combination as its context. So neither half is valid by itself for anything.
+//! This is `id-MLDSA65-Ed25519-SHA512` of draft-ietf-lamps-pq-composite-sigs, and passes the draft's vectors. The draft's
+//! context is the purpose's domain. Both halves sign one representative of context and message, in which the message is
+//! hashed by SHA-512. The representative starts with a prefix that differs from the start of every purpose of a plain
+//! signature, and ML-DSA has the label of the combination as its context. So neither half is valid by itself for any
+//! message.
 //!
-//! A forgery needs the break of both halves, or a collision of SHA-512. An attacker who breaks Ed25519 can replace the
-//! Ed25519 half of an honest signature by another over the same message. So nothing may be identified by a signature's
-//! bytes.
+//! A forger must break both halves, or find a collision of SHA-512. An attacker who breaks Ed25519 can replace the
+//! Ed25519 half of an honest signature by another one over the same message. So callers must not identify a message by
+//! the bytes of its signature.
 
 use super::{Purpose, hold, holds_alone, item};
 use crate::prf::random_bytes;
@@ -30,7 +29,7 @@ const LATTICE_VERIFY_LEN: usize = 1952;
 pub const SIGNATURE_LEN: usize = LATTICE_SIGNATURE_LEN + super::SIGNATURE_LEN;
 /// Bytes of a public key to check signatures with.
 pub const VERIFY_LEN: usize = LATTICE_VERIFY_LEN + super::VERIFY_LEN;
-/// Bytes of a secret key: as many as of an Ed25519 key, whose seed it is.
+/// Bytes of a secret key, which is the seed of an Ed25519 key.
 pub const SEED_LEN: usize = super::SEED_LEN;
 
 /// The prefix of every representative, and the name of the combination. Both come from the draft.
@@ -70,22 +69,19 @@ impl Lattice {
         own
     }
 
-    /// `fresh` guards the key where the signer is disturbed or measured; FIPS 204 calls this hedged.
+    /// Signs with fresh randomness (FIPS 204: hedged), which protects the key from fault attacks and side channels.
     fn sign(&self, bytes: &[u8], context: &[u8], fresh: &[u8; 32]) -> Result<MLDSA65Signature> {
         ml_dsa_65::sign(&self.secret, bytes, context, *fresh)
             .map_err(|e| Error::Internal { reason: format!("ML-DSA-65 does not sign: {e:?}") })
     }
 }
 
-/// A secret key; zeroised when dropped, never printed.
+/// A secret key. It is zeroised when dropped, and never printed.
 ///
-/// Its 32 bytes are the seed of the Ed25519 key. The seed of the ML-DSA-65 key is a SHA-256 of them. An attacker who
-/// computes
-/// the secret scalar from the Ed25519 public key learns half of the SHA-512 of the seed. The halves stay independent if
-/// that
-/// does not give the SHA-256. This holds if both hashes are random oracles, as a search for the seed takes 2^128
-/// quantum
-/// steps.
+/// Its 32 bytes are the seed of the Ed25519 key. The seed of the ML-DSA-65 key is a SHA-256 of these bytes. An attacker
+/// who computes the secret scalar from the Ed25519 public key learns half of the SHA-512 of the seed. The halves stay
+/// independent if the attacker cannot compute the SHA-256 from that. This holds if both hashes are random oracles,
+/// because a search for the seed takes 2^128 quantum steps.
 #[derive(Clone)]
 pub struct SigningKey {
     curve: super::SigningKey,
@@ -108,7 +104,7 @@ impl From<super::SigningKey> for SigningKey {
 }
 
 impl SigningKey {
-    /// A fresh one from the operating system.
+    /// Generates a key from the operating system's randomness.
     pub fn generate() -> Result<Self> {
         super::SigningKey::generate().map(SigningKey::from)
     }
@@ -148,19 +144,19 @@ fn joined<const N: usize>(lattice: &[u8], curve: &[u8]) -> [u8; N] {
     both
 }
 
-/// The halves of bytes with `N` bytes of ML-DSA-65 and `M` of Ed25519; `None` for any other length.
+/// Splits bytes into `N` bytes of ML-DSA-65 and `M` bytes of Ed25519; `None` for any other length.
 fn halves<const N: usize, const M: usize>(both: &[u8]) -> Option<(&[u8; N], &[u8; M])> {
     let (lattice, curve) = both.split_first_chunk()?;
     Some((lattice, curve.try_into().ok()?))
 }
 
-/// Whether `key` is one that signatures can be checked with. Any bytes are an ML-DSA-65 key, if they are as many.
+/// True if signatures can be checked with `key`. Any bytes of the right length are an ML-DSA-65 key.
 #[must_use]
 pub fn is_key(key: &[u8]) -> bool {
     halves::<LATTICE_VERIFY_LEN, _>(key).is_some_and(|(_, curve)| super::is_key(curve))
 }
 
-/// A claimed message, and its signature.
+/// A message with a claimed signature.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'a> {
     /// The party that signed.
@@ -177,13 +173,13 @@ impl Signed<'_> {
         item_in(self.purpose.domain(), self.message, self.key, self.signature)
     }
 
-    /// Whether both halves hold.
+    /// True if both halves are valid.
     #[must_use]
     pub fn holds(&self) -> bool {
         holds_alone(self.item())
     }
 
-    /// Refuses it where the signature does not hold.
+    /// Fails unless the signature is valid.
     pub fn check(&self) -> Result<()> {
         if self.holds() { Ok(()) } else { Err(Error::Signature { party: self.party }) }
     }
@@ -281,7 +277,7 @@ mod tests {
         assert_eq!(seen, 1);
     }
 
-    /// Wycheproof has picked them to go through every rejection, and through the rare branches of sampling.
+    /// Wycheproof chose these vectors to reach every rejection and the rare branches of sampling.
     #[test]
     fn keys_and_signatures_of_ml_dsa_65_are_the_known_ones() {
         let mut seen = 0;
@@ -314,7 +310,7 @@ mod tests {
         assert_eq!(seen, [16, 4]);
     }
 
-    /// Keys and signatures of a run of seeds, hashed: a value that Go's and other implementations share.
+    /// The hash of keys and signatures of a sequence of seeds. Go's and other implementations publish the same value.
     #[test]
     fn a_hundred_keys_and_signatures_hash_to_the_published_value() {
         let mut seeds = Shake128::default().finalize_xof();

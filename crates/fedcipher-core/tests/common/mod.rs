@@ -190,7 +190,7 @@ pub fn expected(levels: Levels, layout: &Layout, clients: &[Client]) -> Vec<u64>
     sum
 }
 
-/// What zero quantises to.
+/// The integer of the value zero.
 pub fn zero(levels: Levels, bits: u32) -> u64 {
     levels.of(bits) / 2
 }

@@ -69,7 +69,8 @@ enum Command {
         /// DNS name or address under which training hosts reach this engine.
         #[arg(long = "name", default_values = LOCAL)]
         names: Vec<String>,
-        /// Of a host: an enrolled device that it may use, once for each. It uses no others.
+        /// For a host: an enrolled device that the host may use. Repeat the option for each device. The host can use
+        /// no other device.
         #[arg(long = "device")]
         devices: Vec<String>,
         #[arg(long, default_value_t = 365)]

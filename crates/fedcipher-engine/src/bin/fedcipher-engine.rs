@@ -124,7 +124,8 @@ struct Serve {
     #[cfg(feature = "accelerator")]
     #[arg(long)]
     accelerator_library: Option<PathBuf>,
-    /// What an accelerator fails at: an error for the host, or done by this process, with the same result to the bit.
+    /// When an accelerator fails at a piece: return an error to the host (refuse), or compute the piece in this process
+    /// (fall-back), with the same result to the bit.
     #[cfg(feature = "accelerator")]
     #[arg(long, default_value = "refuse", value_parser = ["refuse", "fall-back"])]
     accelerator_failure: String,

@@ -1,9 +1,10 @@
-//! From residues modulo some primes to residues modulo others, and the tables of a product.
+//! Converts residues modulo some primes to residues modulo others, and holds the tables of a product.
 //!
-//! The number x of least absolute value with residues x_i is `sum y_i F / f_i - v F` with
-//! `y_i = x_i (F / f_i)^-1 mod f_i` and v the sum of all y_i / f_i, rounded (Halevi, Polyakov, Shoup, ePrint 2018/117).
-//! v is found in floating point: for a number within 2^-44 of F of the boundary it may be one off, and x then the other
-//! of the two numbers of almost that size. The operations and their order are fixed, so every machine finds the same.
+//! The number x of least absolute value with residues x_i is `sum y_i F / f_i - v F`. Here
+//! `y_i = x_i (F / f_i)^-1 mod f_i`, and v is the sum of all y_i / f_i, rounded (Halevi, Polyakov, Shoup, ePrint
+//! 2018/117). v is computed in floating point. For a number within 2^-44 F of the boundary, v may be off by one; then the
+//! result is the other of the two numbers of almost that size. The operations and their order are fixed, so every machine
+//! computes the same v.
 
 use super::narrow::BITS as NARROW_BITS;
 use super::rows::{self, Factor, Prime};
@@ -13,12 +14,12 @@ use fhe_math::zq::primes::generate_prime;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
-/// From one set of primes to another.
+/// The conversion from one set of primes to another.
 struct Extension {
     /// `k (F / f_i)^-1 mod f_i` for the numerator k.
     inverses: Vec<Factor>,
     shares: Vec<f64>,
-    /// `[target]`: all `F / f_i`, then `-F`, divided by the denominator.
+    /// For each target prime: all `F / f_i`, then `-F`, divided by the denominator.
     weights: Vec<Vec<u64>>,
 }
 
@@ -80,13 +81,13 @@ fn bits(q: u64) -> f64 {
     (q as f64).log2()
 }
 
-/// Bits of additional primes that a product over `base` takes: its elements are at most N q^2 / 2, the middle one's two
-/// halves together, times p / q, and that is to be a quarter of them.
+/// The bits of additional primes that a product over `base` needs. A product's elements are at most N q^2 / 2 (the two
+/// halves of the middle element together), times p / q. They must be at most a quarter of the primes' product.
 fn needed(degree: usize, base: &[Prime], p: u64) -> f64 {
     base.iter().map(|prime| bits(prime.q)).sum::<f64>() + bits(p) + bits(degree as u64) + 1.0
 }
 
-/// So many of `more` have these bits.
+/// The index of the first prime of `more` up to which the primes have these bits; `None` if all of them have fewer.
 fn enough(more: &[Prime], needed: f64) -> Option<usize> {
     let mut room = 0.0;
     more.iter().position(|prime| {
@@ -95,10 +96,10 @@ fn enough(more: &[Prime], needed: f64) -> Option<usize> {
     })
 }
 
-/// Additional primes for products of fresh ciphertexts; `primes` are those of keys.
+/// Additional primes for products of fresh ciphertexts. `primes` are the primes of keys.
 pub fn more(degree: usize, primes: &[Prime], p: u64) -> Result<Vec<Prime>> {
     let needed = needed(degree, &primes[..primes.len() - 1], p);
-    // Narrow ones where all of the ciphertexts' are: more of them, and each by faster arithmetic.
+    // If all primes are narrow, the additional ones are too: there are more of them, but their arithmetic is faster.
     let bits = if primes.iter().all(|p| p.reducer.is_narrow()) { NARROW_BITS } else { MORE_BITS };
     let (mut more, mut bound) = (Vec::new(), 1 << bits);
     while enough(&more, needed).is_none() {
@@ -113,7 +114,7 @@ pub fn more(degree: usize, primes: &[Prime], p: u64) -> Result<Vec<Prime>> {
     Ok(more)
 }
 
-/// The tables of a product of ciphertexts with so many primes.
+/// The tables of a product of ciphertexts with `level` primes.
 pub struct Tensor {
     level: usize,
     /// The number of additional primes.
@@ -151,7 +152,7 @@ impl Tensor {
         ring.primes[..self.level].iter().collect()
     }
 
-    /// An element in all primes, the ciphertext's first.
+    /// Extends an element to all primes, with the ciphertext's primes first.
     pub fn extended(&self, ring: &Ring, x: &Rows) -> Rows {
         let mut coefficients = x.clone();
         ring.backward(&mut coefficients);
@@ -162,7 +163,7 @@ impl Tensor {
         all
     }
 
-    /// Each row's arithmetic.
+    /// The primes of an extended element's rows.
     pub fn primes<'a>(&self, ring: &'a Ring) -> Vec<&'a Prime> {
         ring.primes[..self.level].iter().chain(&ring.more[..self.more]).collect()
     }
@@ -172,7 +173,7 @@ impl Tensor {
         x.par_iter_mut().zip(self.primes(ring)).for_each(|(row, p)| p.backward(row));
         let (below, above) = x.split_at_mut(self.level);
         let rest = self.rest.apply(&below.iter().collect::<Vec<_>>(), &self.base(ring), &self.more(ring));
-        // (p x - [p x]_q) / q is whole: that is the rounding.
+        // (p x - [p x]_q) / q is a whole number, which is the rounded quotient.
         above.par_iter_mut().zip(&rest).zip(&self.ratios).zip(&ring.more).for_each(|(((x, rest), ratio), p)| {
             rows::scale(x, *ratio, p.q);
             rows::subtract(x, rest, p.q);
@@ -200,14 +201,14 @@ mod tests {
         u64::try_from(((x % &q) + &q) % &q).unwrap()
     }
 
-    /// Rounded to the nearest, for a positive divisor.
+    /// The quotient, rounded to the nearest integer, for a positive divisor.
     fn nearest(x: &BigInt, by: &BigInt) -> BigInt {
         let twice: BigInt = (x * 2 + by) / (by * 2);
         if &twice * by * 2 > x * 2 + by { twice - 1 } else { twice }
     }
 
     proptest! {
-        /// Numbers of both signs, small, large and at the boundary's sides, against big integers.
+        /// Compares with big integers: numbers of both signs, small, large and on both sides of the boundary.
         #[test]
         fn extensions_are_exact(words in proptest::collection::vec(any::<u64>(), 7), bits in 1..376u32, negative: bool) {
             let (from, to) = (primes(54, 7), primes(61, 7));
@@ -222,7 +223,7 @@ mod tests {
             for (row, t) in out.iter().zip(&to) {
                 prop_assert_eq!(&row[..], &[modulo(&x, t.q); 32]);
             }
-            // 5 x modulo all primes, divided by two primes that are not among them.
+            // 5 x modulo all primes, divided by two other primes.
             let extra = primes(60, 2);
             let extra: Vec<&Prime> = extra.iter().collect();
             let all: BigInt = from.iter().map(|f| BigInt::from(f.q)).product();

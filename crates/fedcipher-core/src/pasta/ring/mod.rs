@@ -1,10 +1,10 @@
-//! BFV's evaluation over fhe.rs's transforms. It adds what transciphering needs and fhe.rs does not offer: rotations
-//! that share one decomposition, sums of key switches divided once, products at the level they end at.
+//! Homomorphic evaluation of BFV over fhe.rs's transforms. The module adds operations that transciphering needs and fhe.rs
+//! lacks: rotations that share one decomposition, sums of key switches that are divided once, and products that are
+//! computed at the level of their result.
 //!
-//! Ciphertexts, keys and plaintexts are fhe.rs's, to the bit on the wire (`wire`), and the tests compare with fhe.rs's
-//! operations. An element is a row for each of the first l primes ("level" counts primes here), in fhe.rs's transform
-//! unless
-//! the text says *coefficients*; `[Rows; 2]` is a ciphertext.
+//! Ciphertexts, keys and plaintexts equal fhe.rs's to the bit on the wire (`wire`), and the tests compare with fhe.rs's
+//! operations. An element has a row for each of the first l primes; "level" counts primes here. Rows are in fhe.rs's
+//! transform unless the text says *coefficients*. `[Rows; 2]` is a ciphertext.
 
 mod extend;
 mod narrow;
@@ -21,7 +21,7 @@ use crate::{Error, Result};
 use extend::Tensor;
 pub use narrow::BITS as NARROW_BITS;
 use rayon::prelude::*;
-pub use row::{Row, keep};
+pub use row::{Row, keep_rows};
 pub use rows::Rows;
 #[cfg(feature = "count")]
 pub use rows::counted;
@@ -39,22 +39,22 @@ pub struct Ring {
     pub degree: usize,
     /// The primes of ciphertexts, then the special prime of key switching.
     primes: Vec<Prime>,
-    /// `[i][j]`: 1 / q_i mod q_j.
+    /// `inverses[i][j]` is 1 / q_i mod q_j.
     inverses: Vec<Vec<Factor>>,
     /// Additional primes for products, as many as products at the top level need.
     more: Vec<Prime>,
-    /// For products by level, made when first needed.
+    /// Tables of products, by level. Each is made when first needed.
     tensors: Mutex<BTreeMap<usize, Arc<Tensor>>>,
     /// The plaintext modulus.
     pub p: u64,
 }
 
 impl Ring {
-    /// Over `moduli`, the special one last.
+    /// A ring over `moduli`, with the special prime last.
     pub fn new(degree: usize, moduli: &[u64], p: u64) -> Result<Self> {
         let primes = moduli.iter().map(|q| Prime::new(*q, degree)).collect::<Result<Vec<_>>>()?;
-        let (least, most) = (moduli.iter().min().copied(), moduli.iter().max().copied());
-        if least.zip(most).is_none_or(|(least, most)| most >= 2 * least || moduli.len() < 2) {
+        let (min, max) = (moduli.iter().min().copied(), moduli.iter().max().copied());
+        if min.zip(max).is_none_or(|(min, max)| max >= 2 * min || moduli.len() < 2) {
             return Err(Error::parameter("bfv", "the primes are not of one size"));
         }
         let of = |i: &Prime| {
@@ -99,7 +99,7 @@ impl Ring {
         a.iter_mut().zip(b).zip(&self.primes).for_each(|((a, b), p)| rows::subtract(a, b, p.q));
     }
 
-    /// Times a whole number.
+    /// Multiplies an element by a whole number.
     pub fn scale(&self, a: &mut Rows, by: u64) {
         a.iter_mut().zip(&self.primes).for_each(|(a, p)| rows::scale(a, p.factor(by), p.q));
     }
@@ -127,8 +127,8 @@ impl Ring {
         pairs(primes.par_iter().enumerate().map(each).collect())
     }
 
-    /// Divided by its last row's prime, which is `last`, and rounded: Algorithm 2 of ePrint 2018/931. Of values, only
-    /// that row is made coefficients of.
+    /// Divides an element by the prime of its last row, which is number `last`, and rounds (Algorithm 2 of ePrint
+    /// 2018/931). If the rows are transformed values, only the last row is transformed back.
     fn divide(&self, mut x: Rows, last: usize, values: bool) -> Rows {
         let Some(mut top) = x.pop() else { return x };
         let from = &self.primes[last];
@@ -147,7 +147,7 @@ impl Ring {
         x
     }
 
-    /// Down to the primes of `level`, one after the other.
+    /// Divides by one prime after the other, down to `level` primes.
     fn divided(&self, mut x: Rows, level: usize, values: bool) -> Rows {
         while x.len() > level {
             let last = x.len() - 1;
@@ -156,7 +156,7 @@ impl Ring {
         x
     }
 
-    /// A ciphertext with fewer primes: the same message, the noise divided with the modulus.
+    /// Switches a ciphertext to fewer primes. The message stays the same, and the noise is divided with the modulus.
     #[must_use]
     pub fn lower(&self, pair: Pair, level: usize) -> Pair {
         let [a, b] = pair;
@@ -164,7 +164,7 @@ impl Ring {
     }
 }
 
-/// From both rows by prime to both elements.
+/// Collects two rows for each prime into two elements.
 fn pairs(by_prime: Vec<[Row; 2]>) -> Pair {
     let mut out = [Vec::with_capacity(by_prime.len()), Vec::with_capacity(by_prime.len())];
     for [a, b] in by_prime {

@@ -1,12 +1,13 @@
 //! Sums of products modulo primes below 2^51, by the 52-bit multiplications of AVX-512 (IFMA).
 //!
-//! A sum is kept as `low + 2^52 high`, of the halves of products below 2^102, and reduced once. The same numbers come
-//! out as of `rows`, which serves every other prime and processor: the tests compare them.
+//! A sum is `low + 2^52 high`: the sums of the low and of the high halves of products below 2^102. It is reduced once.
+//! The results equal those of `rows`, which serves every other prime and processor; the tests compare both.
 
-/// Residues of so many bits leave room for 4096 products in a sum, and twice them a word of 52 bits.
+/// Bits of a narrow prime. A sum has room for 4096 products of such residues, and twice a residue fits in 52 bits.
 pub const BITS: usize = 51;
 
-/// A factor with `floor(2^52 value / q)`: a product by it is two low halves and a high one, below 2 q.
+/// A factor with `floor(2^52 value / q)`. A product by the factor takes two low multiplications and a high one, and is
+/// below 2 q.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(all(feature = "ntt-tfhe", target_arch = "x86_64")), allow(dead_code, reason = "x86-64 only"))]
 struct Factor {
@@ -19,7 +20,7 @@ struct Factor {
 #[cfg_attr(not(all(feature = "ntt-tfhe", target_arch = "x86_64")), allow(dead_code, reason = "x86-64 only"))]
 pub struct Narrow {
     q: u64,
-    /// 1, 2^52 and 2^102.
+    /// The factors 1, 2^52 and 2^102.
     powers: [Factor; 3],
 }
 
@@ -55,9 +56,9 @@ mod simd {
 
     type Eight = [u64; 8];
 
-    /// Vectors of a tile, whose sums lie in the first cache (`rows` says why tiles).
+    /// Vectors of a tile. The sums of a tile fit in the first-level cache (see `rows` for the reason).
     const TILE: usize = 32;
-    /// Terms that are added at a time: a sum is loaded and stored once for so many.
+    /// Terms that are added at a time. A sum is loaded and stored once for this many terms.
     const TERMS: usize = 4;
 
     impl Ifma {
@@ -66,7 +67,7 @@ mod simd {
             self.avx512f._mm512_set1_epi64(x as i64)
         }
 
-        /// At one place of rows d, x and y: products d x, and d y.
+        /// Adds the products d x and d y at one place of rows d, x and y.
         #[inline(always)]
         fn add_terms(self, sums: [Sum; 2], [d, x, y]: &[[&[Eight]; TERMS]; 3], at: usize, terms: usize) -> [Sum; 2] {
             let [mut sum, mut other] = sums;
@@ -96,7 +97,7 @@ mod simd {
                 let less = ifma._mm512_madd52lo_epu64(zero, wraps, self.all(by.q));
                 sum = f._mm512_add_epi64(sum, f._mm512_and_si512(f._mm512_sub_epi64(product, less), mask));
             }
-            // Three numbers below 2 q.
+            // The sum of three numbers below 2 q is reduced to less than q.
             for multiple in [4, 2, 1] {
                 sum = f._mm512_min_epu64(sum, f._mm512_sub_epi64(sum, self.all(multiple * by.q)));
             }
@@ -108,13 +109,13 @@ mod simd {
         as_arrays::<8, u64>(row).0
     }
 
-    /// That part of up to TERMS rows. If there are fewer rows, the last one is repeated.
+    /// The part `at` of up to TERMS rows. If there are fewer rows, the last one is repeated.
     #[inline(always)]
     fn some<'a>(rows: &[&'a [u64]], at: Range<usize>) -> [&'a [Eight]; TERMS] {
         std::array::from_fn(|i| &eights(rows[i.min(rows.len() - 1)])[at.clone()])
     }
 
-    /// As `rows::dots_into`; false, and nothing done, where the processor or the length is another.
+    /// Like `rows::dots_into`. Returns false and changes nothing if the processor or the length does not fit.
     pub fn dots(by: Narrow, d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], a: &mut [u64], b: &mut [u64]) -> bool {
         let Some(simd) = Ifma::try_new().filter(|_| a.len().is_multiple_of(8) && d.len() <= 4096) else { return false };
         let (a, b) = (as_arrays_mut::<8, u64>(a).0, as_arrays_mut::<8, u64>(b).0);
@@ -143,7 +144,7 @@ mod simd {
         true
     }
 
-    /// As `rows::combined`, of weights and rows below 2^51.
+    /// Like `rows::combined`, for weights and rows below 2^51.
     pub fn combined(by: Narrow, x: &[&[u64]], w: &[u64], out: &mut [u64]) -> bool {
         let Some(simd) = Ifma::try_new().filter(|_| out.len().is_multiple_of(8) && x.len() <= 4096) else {
             return false;

@@ -5,8 +5,9 @@ use crate::Result;
 use rayon::prelude::*;
 
 impl Ring {
-    /// The product, with the primes of `level` left: those above go before the key switch, which is cheaper by them.
-    /// The third element's rounding is then multiplied by the key's square, so noise of up to 20 bits must not matter.
+    /// Multiplies two ciphertexts. The product has `level` primes. The primes above are dropped before the key switch,
+    /// which makes the switch cheaper. The rounding of the third element is then multiplied by the square of the key, so
+    /// noise of up to 20 bits must not matter.
     pub fn multiply(&self, x: &Pair, y: &Pair, relinearisation: &super::SwitchKey, level: usize) -> Result<Pair> {
         let tensor = self.tensor(x[0].len())?;
         let same = std::ptr::eq(x, y);
@@ -16,7 +17,7 @@ impl Ring {
         let primes = tensor.primes(self);
         let each = |t: usize| -> [Row; 3] {
             let (r, [a0, a1]) = (primes[t].reducer, a.each_ref().map(|element| &element[t]));
-            // A square has one middle product, doubled.
+            // The two middle products of a square are equal, so one of them is doubled.
             let [b0, b1] = b.as_ref().map_or([a0, a1], |b| b.each_ref().map(|element| &element[t]));
             [rows::product(a0, b0, r), rows::cross(a0, b1, a1, b0, r), rows::product(a1, b1, r)]
         };

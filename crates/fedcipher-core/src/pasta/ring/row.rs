@@ -1,9 +1,8 @@
 //! A row, and the reuse of its memory.
 //!
-//! A chunk makes and drops hundreds of megabytes of rows. An allocator gives such pages back to the system and fetches
-//! them
-//! again, zeroed: a seventh of a chunk's time. So while a [`Kept`] exists, the memory of a dropped row is reused by the
-//! next.
+//! A chunk makes and drops hundreds of megabytes of rows. An allocator would give such pages back to the system and fetch
+//! them again, zeroed, which takes a seventh of a chunk's time. So while a [`PoolGuard`] exists, a new row reuses the
+//! memory of a dropped one.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -14,41 +13,41 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Row(Vec<u64>);
 
 /// Memory of dropped rows, by size.
-struct Left {
-    keepers: usize,
+struct RowPool {
+    guards: usize,
     rows: BTreeMap<usize, Vec<Vec<u64>>>,
 }
 
-static LEFT: Mutex<Left> = Mutex::new(Left { keepers: 0, rows: BTreeMap::new() });
+static POOL: Mutex<RowPool> = Mutex::new(RowPool { guards: 0, rows: BTreeMap::new() });
 
-fn left() -> MutexGuard<'static, Left> {
-    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+fn pool() -> MutexGuard<'static, RowPool> {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As long as one is held, memory of rows is kept for rows; the last gives all of it back.
+/// While a guard exists, the memory of dropped rows stays in the pool. The last guard gives all of the memory back.
 #[must_use]
-pub struct Kept(());
+pub struct PoolGuard(());
 
-pub fn keep() -> Kept {
-    left().keepers += 1;
-    Kept(())
+pub fn keep_rows() -> PoolGuard {
+    pool().guards += 1;
+    PoolGuard(())
 }
 
-impl Drop for Kept {
+impl Drop for PoolGuard {
     fn drop(&mut self) {
-        let mut left = left();
-        left.keepers -= 1;
-        let rows = if left.keepers == 0 { std::mem::take(&mut left.rows) } else { BTreeMap::new() };
-        // The system takes its time.
-        drop(left);
+        let mut pool = pool();
+        pool.guards -= 1;
+        let rows = if pool.guards == 0 { std::mem::take(&mut pool.rows) } else { BTreeMap::new() };
+        // Giving the memory back takes long, so the lock is released first.
+        drop(pool);
         drop(rows);
     }
 }
 
 impl Row {
-    /// Room for `n` values, with none in it.
+    /// An empty row with room for `n` values.
     fn empty(n: usize) -> Self {
-        let found = left().rows.get_mut(&n).and_then(Vec::pop);
+        let found = pool().rows.get_mut(&n).and_then(Vec::pop);
         Row(found.unwrap_or_else(|| Vec::with_capacity(n)))
     }
 
@@ -61,11 +60,11 @@ impl Row {
 
 impl Drop for Row {
     fn drop(&mut self) {
-        let (n, mut left) = (self.0.capacity(), left());
-        if left.keepers > 0 && n > 0 {
+        let (n, mut pool) = (self.0.capacity(), pool());
+        if pool.guards > 0 && n > 0 {
             let mut row = std::mem::take(&mut self.0);
             row.clear();
-            left.rows.entry(n).or_default().push(row);
+            pool.rows.entry(n).or_default().push(row);
         }
     }
 }
@@ -77,7 +76,7 @@ impl Clone for Row {
 }
 
 impl FromIterator<u64> for Row {
-    // Inline, so that the caller's vector instructions apply.
+    // Inlined, so that the compiler uses the caller's vector instructions.
     #[inline(always)]
     fn from_iter<I: IntoIterator<Item = u64>>(values: I) -> Self {
         let values = values.into_iter();
@@ -124,14 +123,14 @@ mod tests {
     const N: usize = 12_345;
 
     fn rows_left() -> usize {
-        left().rows.get(&N).map_or(0, Vec::len)
+        pool().rows.get(&N).map_or(0, Vec::len)
     }
 
     #[test]
     fn memory_goes_from_row_to_row_while_it_is_kept_and_values_do_not() {
         drop(Row::zeros(N));
         assert_eq!(rows_left(), 0);
-        let (first, second) = (keep(), keep());
+        let (first, second) = (keep_rows(), keep_rows());
         let row: Row = (0..N as u64).collect();
         let at = row.as_ptr();
         drop(row);

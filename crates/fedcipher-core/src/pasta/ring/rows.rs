@@ -1,4 +1,4 @@
-//! Loops over rows, the residues of a ring element modulo one prime, and the arithmetic of that prime.
+//! Loops over rows, and the arithmetic of a row's prime. A row holds the residues of a ring element modulo one prime.
 
 use super::narrow::{self, Narrow};
 use super::row::Row;
@@ -6,10 +6,10 @@ use crate::{Error, Result};
 use fhe_math::{ntt::NttOperator, zq::Modulus};
 use multiversion::multiversion;
 
-/// An element: a row for each prime.
+/// A ring element: a row for each prime.
 pub type Rows = Vec<Row>;
 
-/// A factor with a precomputed value that makes a product by it one high and two low multiplications.
+/// A factor with a precomputed quotient. A product by the factor takes one high and two low multiplications.
 #[derive(Debug, Clone, Copy)]
 pub struct Factor {
     value: u64,
@@ -17,7 +17,7 @@ pub struct Factor {
     quotient: u64,
 }
 
-/// `x`, or `x - q` where that is not negative, for x below 2 q.
+/// Reduces x below 2 q: `x - q` if that is not negative, else `x`.
 #[inline(always)]
 fn once(x: u64, q: u64) -> u64 {
     x.min(x.wrapping_sub(q))
@@ -28,7 +28,7 @@ fn high(a: u64, b: u64) -> u64 {
     ((u128::from(a) * u128::from(b)) >> 64) as u64
 }
 
-/// Below 2 q, for any x.
+/// The product `x by mod q`, reduced only to less than 2 q, for any x.
 #[inline(always)]
 fn lazy(x: u64, by: Factor, q: u64) -> u64 {
     x.wrapping_mul(by.value).wrapping_sub(high(x, by.quotient).wrapping_mul(q))
@@ -46,19 +46,20 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Like the above, for sums that may exceed 2^51.
+    /// The same reducer, for sums that may exceed 2^51.
     #[must_use]
     pub fn of_wide(self) -> Self {
         Reducer { narrow: None, ..self }
     }
 
-    /// Below 2^51.
+    /// True if the prime is below 2^51.
     #[must_use]
     pub fn is_narrow(self) -> bool {
         self.narrow.is_some()
     }
 
-    /// `a mod q`: the high word by a product, the low one by Barrett's estimate, which is one short at most.
+    /// `a mod q`. The high word is reduced by a product, and the low word by Barrett's estimate, which is at most one too
+    /// small.
     #[inline(always)]
     pub fn wide(self, a: u128) -> u64 {
         let (h, l) = ((a >> 64) as u64, a as u64);
@@ -67,7 +68,8 @@ impl Reducer {
     }
 }
 
-/// The operations of an evaluation. `docs/evidence/limits.md` states the time that these alone would take.
+/// Counters of an evaluation's operations. `docs/evidence/limits.md` states the time that these operations alone would
+/// take.
 #[cfg(feature = "count")]
 pub mod counted {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,8 +89,8 @@ pub mod counted {
     }
 }
 
-/// fhe.rs's transform, or the same by the newer version of its backend that this crate has: fhe.rs's own does not
-/// know AVX-512.
+/// fhe.rs's transform, or the same transform by the newer version of fhe.rs's backend that this crate uses. fhe.rs's own
+/// version does not use AVX-512.
 enum Transform {
     #[cfg(feature = "ntt-tfhe")]
     Newer(Box<tfhe_ntt::prime64::Plan>),
@@ -100,7 +102,7 @@ impl Transform {
         let theirs = Box::new(NttOperator::new(modulus, degree)?);
         #[cfg(feature = "ntt-tfhe")]
         if let Some(plan) = tfhe_ntt::prime64::Plan::try_new(degree, **modulus) {
-            // Roots and order are each crate's own affair; keys are in fhe.rs's.
+            // Each crate may choose other roots and another order. Keys use fhe.rs's, so both transforms are compared.
             let mut row: Row = (1..=degree as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % **modulus).collect();
             let mut other = row.clone();
             theirs.forward(&mut row);
@@ -164,18 +166,18 @@ impl Prime {
         }
     }
 
-    /// A factor out of any number.
+    /// Makes a factor from any number.
     pub fn factor(&self, value: u64) -> Factor {
         let value = value % self.q;
         Factor { value, quotient: self.modulus.shoup(value) }
     }
 
-    /// `a b mod q` of any numbers.
+    /// `a b mod q`, for any numbers.
     pub fn product(&self, a: u64, b: u64) -> u64 {
         (u128::from(a % self.q) * u128::from(b % self.q) % u128::from(self.q)) as u64
     }
 
-    /// By Fermat, for a number that q does not divide.
+    /// The inverse of a number that q does not divide (by Fermat's little theorem).
     pub fn inverse(&self, a: u64) -> u64 {
         self.modulus.pow(a % self.q, self.q - 2)
     }
@@ -221,13 +223,13 @@ pub fn subtract_and_scale(a: &mut [u64], b: &[u64], by: Factor, q: u64) {
     }
 }
 
-/// Residues of a prime below 2 q, modulo q, less `offset` (itself below q).
+/// Residues modulo a prime below 2 q are reduced modulo q, less `offset`, which must be below q.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
 pub fn carried(x: &[u64], offset: u64, q: u64) -> Row {
     x.iter().map(|x| once(once(*x, q) + q - offset, q)).collect()
 }
 
-/// Residues mod p below q, as the numbers of least absolute value that they stand for, modulo q.
+/// Converts residues mod p, with p below q, to residues mod q of the numbers of least absolute value.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
 pub fn centred(x: &[u64], p: u64, q: u64) -> Row {
     x.iter().map(|x| if *x > p / 2 { *x + (q - p) } else { *x }).collect()
@@ -238,7 +240,7 @@ pub fn permuted(x: &[u64], from: &[u32]) -> Row {
     from.iter().map(|k| x[*k as usize]).collect()
 }
 
-/// Both sums of products `d x` and `d y` over rows, each reduced once: the caller keeps them below 2^128.
+/// The sums of products `d x` and `d y` over rows, each reduced once. Both sums must be below 2^128.
 pub fn dots(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer) -> [Row; 2] {
     #[cfg(feature = "count")]
     counted::add(&counted::MULTIPLIERS, d.len() as u64);
@@ -251,8 +253,8 @@ pub fn dots(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer) -> [Row;
     out
 }
 
-/// Sums of a tile lie in the first cache. Rows lie a power of two apart: to read all of them at one place at a time
-/// would put them into the same few lines of every cache.
+/// Elements of a tile. The sums of a tile fit in the first-level cache. Rows lie a power of two apart, so reading one
+/// place of all rows at a time would put all reads into the same few lines of every cache.
 const TILE: usize = 256;
 
 #[multiversion(targets("x86_64+avx2+bmi2+adx"))]
@@ -273,7 +275,7 @@ fn dots_into(d: &[&[u64]], x: &[&[u64]], y: &[&[u64]], reducer: Reducer, a: &mut
     }
 }
 
-/// `sum w_i x_i`, reduced once: the caller keeps it below 2^128, and all x below 2^51 where the reducer is narrow.
+/// `sum w_i x_i`, reduced once. The sum must be below 2^128. If the reducer is narrow, all x must be below 2^51.
 pub fn combined(x: &[&[u64]], w: &[u64], reducer: Reducer) -> Row {
     let mut out = Row::zeros(x.first().map_or(0, |row| row.len()));
     if !reducer.narrow.is_some_and(|by| narrow::combined(by, x, w, &mut out)) {
@@ -319,7 +321,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 51, 54, 60 and 61 bits, each with a root of order 64: the first is narrow.
+    /// Primes of 51, 54, 60 and 61 bits, each with a root of order 64. The first one is narrow.
     fn primes() -> Vec<Prime> {
         [51, 54, 60, 61]
             .map(|bits| fhe_math::zq::primes::generate_prime(bits, 64, 1 << bits).unwrap())
@@ -328,8 +330,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every loop against arithmetic on u128, at lengths that leave no whole tile at the end, with and without a
-        /// whole vector.
+        /// Compares every loop with arithmetic on u128. The lengths end in a partial tile, with and without a partial
+        /// vector.
         #[test]
         fn loops_are_arithmetic(seeds in proptest::collection::vec(any::<[u64; 4]>(), 301), factor: u64, wide: u128) {
             let at = |length| primes().into_iter().map(move |prime| (prime, length));
@@ -358,7 +360,7 @@ mod tests {
                 let [x, y] = dots(&[&a, &b], &[&b, &c], &[&c, &d], r);
                 prop_assert_eq!(x, each(&|a, b, c, _| a * b + b * c));
                 prop_assert_eq!(y, each(&|a, b, c, d| a * c + b * d));
-                // More terms than are added at a time, and one is left.
+                // One term more than are added at a time.
                 let [x, y] = dots(&[&a, &b, &c, &d, &a], &[&b, &c, &d, &a, &a], &[&d, &d, &d, &d, &d], r);
                 prop_assert_eq!(x, each(&|a, b, c, d| (a * b + b * c + c * d) % wide_q + d * a + a * a));
                 prop_assert_eq!(y, each(&|a, b, c, d| (2 * (a * d % wide_q) + b * d) % wide_q + c * d + d * d));
@@ -376,7 +378,7 @@ mod tests {
         }
     }
 
-    /// The sums that the parameters make at most: 32 products of 60 bits, 11 of 61; of the narrow one all that fit.
+    /// The longest sums of the parameters: 32 products of 60 bits, 11 of 61, and for the narrow prime all that fit.
     #[test]
     fn the_longest_sums_fit() {
         for (prime, terms) in primes().into_iter().zip([4096, 32, 32, 11]) {

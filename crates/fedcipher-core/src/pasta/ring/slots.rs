@@ -1,11 +1,11 @@
-//! Plaintexts: values in two rows of slots, as fhe.rs places them.
+//! Plaintexts: values in two rows of slots, in fhe.rs's order.
 
 use super::rows::Prime;
 use super::{Ring, Row, Rows, rows};
 use crate::Result;
 use rayon::prelude::*;
 
-/// Where slots lie, and the transform modulo the plaintext's prime.
+/// The places of slots, and the transform modulo the plaintext's prime.
 pub struct Slots {
     prime: Prime,
     places: Vec<u32>,
@@ -26,20 +26,20 @@ impl Slots {
         Ok(Slots { prime, places })
     }
 
-    /// Where the value of each slot goes before [`Slots::coefficients`].
+    /// The place of each slot's value in the argument of [`Slots::coefficients`].
     #[must_use]
     pub fn places(&self) -> &[u32] {
         &self.places
     }
 
-    /// Of values at their places.
+    /// The coefficients of a plaintext whose values are at their places.
     #[must_use]
     pub fn coefficients(&self, mut placed: Row) -> Row {
         self.prime.backward(&mut placed);
         placed
     }
 
-    /// Of values in order of slots.
+    /// The coefficients of a plaintext whose values are in the order of slots.
     #[must_use]
     pub fn encode(&self, slots: impl Iterator<Item = u64>) -> Row {
         let mut placed = Row::zeros(self.places.len());
@@ -49,13 +49,14 @@ impl Slots {
 }
 
 impl Ring {
-    /// To multiply a ciphertext by. Coefficients are centred: that is half the noise of coefficients from 0 to p.
+    /// A plaintext by which a ciphertext can be multiplied. Coefficients are centred, which halves the noise compared with
+    /// coefficients from 0 to p.
     #[must_use]
     pub fn multiplier(&self, coefficients: &Row, level: usize) -> Rows {
         self.multiplier_over((0..level).collect(), coefficients)
     }
 
-    /// For multiplication with an element that has the special prime's row too.
+    /// Like [`Ring::multiplier`], for an extended ciphertext, which also has the special prime's row.
     #[must_use]
     pub fn extended_multiplier(&self, coefficients: &Row, level: usize) -> Rows {
         self.multiplier_over(self.targets(level), coefficients)
@@ -71,7 +72,8 @@ impl Ring {
         primes.into_par_iter().map(each).collect()
     }
 
-    /// To add: `m q / p`, rounded down, as fhe.rs encrypts it: `[q m]_p (-1 / p)` modulo each prime.
+    /// A plaintext that can be added to a ciphertext: `m q / p`, rounded down like in fhe.rs, which is
+    /// `[q m]_p (-1 / p)` modulo each prime.
     #[must_use]
     pub fn summand(&self, coefficients: &Row, level: usize) -> Rows {
         let modulus = |a: u64, b: u64| (u128::from(a) * u128::from(b) % u128::from(self.p)) as u64;

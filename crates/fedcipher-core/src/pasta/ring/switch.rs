@@ -1,33 +1,32 @@
 //! Key switching with a special prime, in two halves: one decomposition serves many keys, and sums of products with
 //! keys are divided by the special prime once.
 //!
-//! An *extended* ciphertext is multiplied by the special prime P and has a last row modulo P: the result of a key
-//! switch
-//! before its division by P. It can be added and multiplied as it is, so that a layer of many rotations divides once
-//! ("double hoisting", Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux, ePrint 2020/1203). A digit is an element's residue
-//! modulo one prime, as whole numbers. fhe.rs's keys hold P times the digit's indicator, so that the first l digits and
-//! rows
-//! of a key are a key of level l.
+//! An *extended* ciphertext is multiplied by the special prime P and has a last row modulo P. It is the result of a key
+//! switch before the division by P. Extended ciphertexts can be added and multiplied, so a layer of many rotations
+//! divides once ("double hoisting", Bossuat, Mouchet, Troncoso-Pastoriza, Hubaux, ePrint 2020/1203).
+//!
+//! A digit is an element's residue modulo one prime, as whole numbers. fhe.rs's keys hold P times the digit's indicator,
+//! so the first l digits and rows of a key are a key of level l.
 
 use super::{Pair, Ring, Row, Rows, pairs, rows};
 use crate::{Error, Result};
 use rayon::prelude::*;
 
-/// The digits of an element in all primes of a key switch: `[target][digit]`.
+/// The digits of an element modulo all primes of a key switch, indexed `[target][digit]`.
 pub struct Digits(Vec<Rows>);
 
-/// A key by prime, for digits of all levels: `[prime][half][digit]`.
+/// A key for digits of all levels, indexed `[prime][half][digit]`.
 pub struct SwitchKey(pub Vec<Pair>);
 
-/// For the automorphism `X -> X^exponent`.
+/// The key for the automorphism `X -> X^exponent`.
 pub struct GaloisKey {
-    /// Moved back by the automorphism, so that the sum is moved instead of each digit.
+    /// The key under the inverse automorphism. So the automorphism is applied to the sum and not to each digit.
     key: SwitchKey,
     from: Vec<u32>,
 }
 
 impl Ring {
-    /// The place that each value comes from when X becomes `X^exponent`: the transform's values lie in bit-reversed
+    /// The place from which each value is taken when X becomes `X^exponent`. The transform's values are in bit-reversed
     /// order of the odd powers of a root.
     fn automorphism(&self, exponent: usize) -> Vec<u32> {
         let (mask, shift) = (self.degree - 1, usize::BITS - self.degree.ilog2());
@@ -72,7 +71,7 @@ impl Ring {
         self.digits_of(&coefficients, Some(x))
     }
 
-    /// The same from coefficients; `own` are their transforms, if the caller has them.
+    /// Like [`Self::digits`], from coefficients. `own` are their transforms, if the caller has them.
     pub(super) fn digits_of(&self, coefficients: &Rows, own: Option<&Rows>) -> Digits {
         let each = |target: usize| {
             let prime = &self.primes[target];
@@ -89,7 +88,7 @@ impl Ring {
         Digits(self.targets(coefficients.len()).into_par_iter().map(each).collect())
     }
 
-    /// The key switch's sum, times the special prime, whose row is the last.
+    /// The sum of a key switch, as an extended ciphertext.
     #[must_use]
     pub fn inner(&self, digits: &Digits, key: &SwitchKey) -> Pair {
         let level = digits.0.len() - 1;
@@ -101,7 +100,7 @@ impl Ring {
         pairs(digits.0.par_iter().zip(self.targets(level)).map(each).collect())
     }
 
-    /// Without the special prime.
+    /// Divides an extended ciphertext by the special prime.
     #[must_use]
     pub fn down(&self, extended: Pair) -> Pair {
         let [a, b] = extended;
@@ -112,7 +111,7 @@ impl Ring {
         pair.each_ref().map(|x| x.par_iter().map(|row| rows::permuted(row, &key.from)).collect())
     }
 
-    /// A ciphertext under an automorphism; `digits` are its second element's.
+    /// Applies an automorphism to a ciphertext. `digits` are the digits of its second element.
     #[must_use]
     pub fn rotate(&self, x: &Pair, digits: &Digits, key: &GaloisKey) -> Pair {
         let mut sum = self.down(self.inner(digits, &key.key));
@@ -120,7 +119,7 @@ impl Ring {
         self.moved(&sum, key)
     }
 
-    /// An element times the special prime.
+    /// Multiplies an element by the special prime.
     fn raised(&self, x: &Rows) -> Rows {
         let special = self.primes[self.top()].q;
         let mut out: Rows = x.clone();
@@ -134,7 +133,7 @@ impl Ring {
         x.each_ref().map(|x| self.raised(x))
     }
 
-    /// As `rotate`, extended.
+    /// Like [`Self::rotate`]; the result is an extended ciphertext.
     #[must_use]
     pub fn rotate_extended(&self, x: &Pair, digits: &Digits, key: &GaloisKey) -> Pair {
         let mut sum = self.inner(digits, &key.key);
@@ -149,7 +148,7 @@ impl Ring {
         self.dots_over(&self.targets(level), plain, x)
     }
 
-    /// The sum of `first` and of others, each under an automorphism; of extended ciphertexts, divided once.
+    /// Adds to `first` the others, each under its automorphism. All are extended ciphertexts, and the sum is divided once.
     #[must_use]
     pub fn sum_of_rotations(&self, first: Pair, others: Vec<(Pair, &GaloisKey)>) -> Pair {
         let one = |([a, mut b], key): (Pair, &GaloisKey)| {

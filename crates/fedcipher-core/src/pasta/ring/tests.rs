@@ -1,4 +1,5 @@
-//! Every operation beside fhe.rs's own, at a small N: both decrypt to the same, and the noise is no worse.
+//! Compares every operation with fhe.rs's own at a small N. Both results decrypt to the same values, with about the same
+//! noise.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unsafe_code, reason = "fhe.rs marks measuring noise unsafe because its time depends on the noise")]
 
@@ -27,7 +28,7 @@ struct World {
     rng: StdRng,
 }
 
-/// The sizes of both primes p.
+/// Worlds with the sizes of both primes p.
 fn worlds() -> [World; 2] {
     [(51, 8, 65_537), (60, 11, 8_088_322_049)].map(|(bits, count, p)| {
         let mut rng = StdRng::seed_from_u64(p);
@@ -84,7 +85,7 @@ impl World {
         unsafe { self.secret.measure_noise(ciphertext).unwrap() }
     }
 
-    /// Decrypts to the same as fhe.rs's, with at most two bits more noise.
+    /// Checks that `ours` decrypts to the same values as `theirs`, with at most two bits more noise.
     fn same(&self, ours: &Pair, theirs: &Ciphertext) {
         let ours = self.theirs(ours);
         assert_eq!(self.open(&ours), self.open(theirs));
@@ -107,7 +108,7 @@ fn ciphertexts_are_fhe_rs_s_on_the_wire() {
             assert_eq!(a.coefficients(), b.coefficients());
         }
         assert_eq!(world.open(&back), values);
-        // With no seed, and at every level; its switch is fhe.rs's to the bit.
+        // A ciphertext without a seed, at every level. The switch to a level equals fhe.rs's to the bit.
         let mut theirs = back;
         for level in (1..world.ring.top()).rev() {
             theirs.switch_down().unwrap();
@@ -133,7 +134,7 @@ fn rotations_are_fhe_rs_s() {
         }
         let swap = &world.keys[&world.ring.row_swap()];
         world.same(&world.ring.rotate(&ours, &digits, swap), &world.galois.rotates_rows(&theirs).unwrap());
-        // fhe.rs has no keys for lower levels: there, the values.
+        // fhe.rs has no keys for lower levels, so there the decrypted values are compared.
         for level in 2..world.ring.top() {
             let low = world.ring.lower(ours.clone(), level);
             let turned = world.ring.rotate(&low, &world.ring.digits(&low[1]), swap);
@@ -155,7 +156,7 @@ fn sums_of_rotations_are_sums_of_rotations() {
         let others = vec![(extended[1].clone(), key(5)), (extended[2].clone(), key(12))];
         world.same(&ring.sum_of_rotations(extended[0].clone(), others), &theirs);
         assert_eq!(ring.sum_of_rotations(extended[0].clone(), Vec::new()), a.1);
-        // Plaintexts times extended rotations, as an affine layer has them.
+        // Plaintexts times extended rotations, like in an affine layer.
         let more = world.slots.encode(second.iter().copied());
         let turned = ring.rotate_extended(&a.1, &ring.digits(&a.1[1]), key(1));
         let plain = ring.extended_multiplier(&more, ring.top());
@@ -198,7 +199,7 @@ fn products_are_fhe_rs_s() {
         world.same(&ours, &multiplicator.multiply(&a, &b).unwrap());
         let square = world.ring.multiply(&our_a, &our_a, &world.key, top).unwrap();
         world.same(&square, &multiplicator.multiply(&a, &a).unwrap());
-        // A square is the product with a copy, to the bit.
+        // A square equals the product with a copy to the bit.
         assert_eq!(square, world.ring.multiply(&our_a, &our_a.clone(), &world.key, top).unwrap());
         // From every level to every lower one that still holds the product.
         let expected: Vec<u64> = values.iter().zip(&others).map(|(a, b)| world.multiply(*a, *b)).collect();
@@ -233,7 +234,7 @@ fn damaged_bytes_are_errors() {
     for (k, (bytes, read)) in reading.iter().enumerate() {
         assert!(read(bytes), "{k}");
         for _ in 0..40 {
-            // All but Galois keys, which are a list that may end anywhere, notice every cut.
+            // Every cut is detected, except in Galois keys, which are a list that may end anywhere.
             let cut = rng.random_range(0..bytes.len());
             assert!(!read(&bytes[..cut]) || k == 1, "{k} cut to {cut}");
             let mut flipped = bytes.to_vec();
@@ -244,12 +245,12 @@ fn damaged_bytes_are_errors() {
         longer.push(0);
         assert!(!read(&longer), "{k}");
     }
-    // A residue that is out of its prime's range: both have 54 bits.
+    // A residue that is not below its prime.
     let at = ciphertext.len() - 200;
     let mut beyond = ciphertext.clone();
     beyond[at..at + 16].fill(0xff);
     assert!(!reading[0].1(&beyond));
-    // A coefficient that no secret key has.
+    // A coefficient that is too large for a secret key.
     let mut large = secret.clone();
     let last = large.len() - 1;
     large[last] = 41;
@@ -267,7 +268,7 @@ fn primes_of_different_sizes_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Whatever is computed, noise grows as it should: three rotations, a square and a product at falling levels.
+    /// A chain of three rotations, a square and a product at falling levels stays exact.
     #[test]
     fn chains_of_operations_are_exact(seed: u64) {
         let [mut world, _] = worlds();

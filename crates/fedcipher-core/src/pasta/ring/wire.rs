@@ -1,4 +1,4 @@
-//! Reads and writes fhe.rs's bytes (protocol buffers) without its contexts. Every read is checked. Bytes that lack the
+//! Reads and writes fhe.rs's bytes (protocol buffers) without fhe.rs's contexts. Every read is checked. Bytes without the
 //! form of this project's keys and ciphertexts are an error.
 
 use super::rows::Prime;
@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 type Seed = [u8; 32];
 
-/// fhe.rs's number for values in the transform; what travels are coefficients all the same.
+/// fhe.rs's numbers for transformed values. The bytes hold coefficients all the same.
 const TRANSFORMED: u64 = 2;
 const TRANSFORMED_TWICE: u64 = 3;
 
@@ -53,7 +53,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Numbers and values of a message's fields, in order.
+/// The numbers and values of a message's fields, in order.
 fn fields<'a>(what: &str, mut bytes: &'a [u8]) -> Result<Vec<(u64, Value<'a>)>> {
     let mut out = Vec::new();
     let next = |bytes: &mut &'a [u8]| {
@@ -98,13 +98,13 @@ fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A uniform element from a seed, drawn as fhe.rs draws it.
+/// A uniform element from a seed, drawn in the same way as by fhe.rs.
 fn expanded(primes: &[&Prime], degree: usize, seed: Seed) -> Rows {
     let mut rng = ChaCha8Rng::from_seed(Sha256::digest(seed).into());
     primes.iter().map(|p| p.modulus().random_vec(degree, &mut rng).into()).collect()
 }
 
-/// An element modulo `primes`, in the transform.
+/// Reads an element modulo `primes`, and transforms it.
 fn element(what: &str, bytes: &[u8], primes: &[&Prime], degree: usize, form: u64) -> Result<Rows> {
     let (mut is, mut length, mut packed): (_, _, &[u8]) = (0, 0, &[]);
     for (field, value) in fields(what, bytes)? {
@@ -112,7 +112,7 @@ fn element(what: &str, bytes: &[u8], primes: &[&Prime], degree: usize, form: u64
             1 => is = value.number(what)?,
             2 => length = value.number(what)?,
             3 => packed = value.bytes(what)?,
-            // Whether fhe.rs may take time that depends on it.
+            // True if fhe.rs may use algorithms whose time depends on the value. It is not needed here.
             4 => _ = value.number(what)?,
             _ => return Err(malformed(what)),
         }
@@ -138,12 +138,12 @@ fn element(what: &str, bytes: &[u8], primes: &[&Prime], degree: usize, form: u64
 }
 
 impl Ring {
-    /// fhe.rs counts primes that are gone, the special one too.
+    /// fhe.rs's level, which counts the dropped primes, the special prime included.
     fn fhe_level(&self, level: usize) -> u64 {
         (self.primes.len() - level) as u64
     }
 
-    /// A ciphertext with so many primes; a fresh one may bring a seed in place of its second element.
+    /// Reads a ciphertext with `level` primes. A fresh one may carry a seed in place of its second element.
     pub fn ciphertext(&self, what: &str, bytes: &[u8], level: usize) -> Result<Pair> {
         let (mut elements, mut seed, mut gone) = (Vec::new(), None, 0);
         for (field, value) in fields(what, bytes)? {
@@ -225,7 +225,7 @@ impl Ring {
         }
     }
 
-    /// Galois keys with their exponents.
+    /// Reads Galois keys with their exponents.
     pub fn galois_keys(&self, bytes: &[u8]) -> Result<Vec<(usize, super::GaloisKey)>> {
         const WHAT: &str = "Galois key";
         let mut out = Vec::new();
@@ -244,7 +244,7 @@ impl Ring {
                     let exponent = usize::try_from(exponent).map_err(|_| malformed(WHAT))?;
                     out.push((exponent, self.galois_key(exponent, key)?));
                 }
-                // Keys are for fresh ciphertexts and have all primes.
+                // Keys serve fresh ciphertexts and have all primes.
                 (3, Value::Number(1)) => {}
                 _ => return Err(malformed(WHAT)),
             }
@@ -253,7 +253,8 @@ impl Ring {
     }
 }
 
-/// A ciphertext's bytes as they are under parameters that have its primes only.
+/// Rewrites a ciphertext's bytes for parameters that have the ciphertext's primes only. Fails unless `gone` primes have
+/// been dropped.
 pub fn alone(what: &str, bytes: &[u8], gone: usize) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let (mut elements, mut found) = (0, 0);
@@ -270,7 +271,7 @@ pub fn alone(what: &str, bytes: &[u8], gone: usize) -> Result<Vec<u8>> {
     if elements == 2 && found == gone as u64 { Ok(out) } else { Err(malformed(what)) }
 }
 
-/// A secret key's coefficients: so many, and as small as fhe.rs draws them.
+/// Fails unless the bytes hold `degree` coefficients in fhe.rs's range for secret keys.
 pub fn check_secret(bytes: &[u8], degree: usize) -> Result<()> {
     const WHAT: &str = "BFV secret key";
     let parsed = Zeroizing::new(match fields(WHAT, bytes)?.as_slice() {
@@ -284,7 +285,7 @@ pub fn check_secret(bytes: &[u8], degree: usize) -> Result<()> {
         }
         _ => return Err(malformed(WHAT)),
     });
-    // Zigzag of numbers from -20 to 20, twice the variance.
+    // Zigzag codes up to 40 are the numbers from -20 to 20: fhe.rs's largest coefficient is twice the variance.
     let small = parsed.iter().fold(true, |all, c| all & (*c <= 40));
     if parsed.len() == degree && small { Ok(()) } else { Err(malformed(WHAT)) }
 }
