@@ -54,12 +54,10 @@ def listed_schemes() -> str:
     return f"{chosen}; baselines, for measurements only: {', '.join(baselines)}"
 
 
-def add_scheme(
-    parser: argparse.ArgumentParser, target: str = "delta", scheme: str = DEFAULT_SCHEME, *, layers: bool = False
-) -> None:
+def add_scheme(parser: argparse.ArgumentParser, scheme: str = DEFAULT_SCHEME, *, layers: bool = False) -> None:
     """Add the options of the scheme and its codec.
 
-    ``target`` and ``scheme`` are defaults. ``layers``: allow bits and ranges for single layers.
+    ``scheme`` is the default. ``layers``: allow bits and ranges for single layers.
     """
     group = parser.add_argument_group("scheme")
     group.add_argument("--scheme", type=_scheme_name, default=scheme, metavar="NAME", help=listed_schemes())
@@ -70,10 +68,10 @@ def add_scheme(
         metavar="NAME=VALUE",
         help="a parameter of the scheme, such as min_contributions=4 or preset=fast; may be repeated",
     )
-    _add_codec(parser, target, layers=layers)
+    _add_codec(parser, layers=layers)
 
 
-def _add_codec(parser: argparse.ArgumentParser, target: str, *, layers: bool) -> None:
+def _add_codec(parser: argparse.ArgumentParser, *, layers: bool) -> None:
     group = parser.add_argument_group("values of an update")
     general = (
         "bits per value, or auto: a run chooses 3, 5 or 8 by the noise of its sums (default if ranges follow the "
@@ -85,7 +83,7 @@ def _add_codec(parser: argparse.ArgumentParser, target: str, *, layers: bool) ->
     group.add_argument(
         "--clip", type=clip_option if layers else str, default="auto", help=f"range: auto, aciq or a number{clips}"
     )
-    group.add_argument("--target", default=target, choices=["delta", "weights"], help="values that clients send")
+    group.add_argument("--target", default="delta", choices=["delta", "weights"], help="values that clients send")
     group.add_argument(
         "--top", type=float, help="fraction of each tensor to send, the same entries for every client (default: all)"
     )

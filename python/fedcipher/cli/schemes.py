@@ -32,8 +32,7 @@ def add_spec(parser: Parser) -> None:
         default=1,
         help="largest integer weight of an update in your own program (default: 1)",
     )
-    # Default: weights. A run of deltas keeps one key epoch, but an authority makes new ones.
-    add_scheme(parser, target="weights")
+    add_scheme(parser)
     add_privacy(parser, rounds=True)
     parser.example("--per-round 12 > spec.json", "--per-round 12 --scheme oneshot > spec.json")
     parser.set_defaults(run=_spec)

@@ -142,6 +142,7 @@ class Accepting:
             self._run.leave_unfinished(frames.why)
             return None
         model.append(frames, record.round, added.context)
+        self._run.setup.keys.finish_epoch(self._run.key.epoch)
         summed = frozenset[int]().union(*self._run.search.pending)
         _mark_unsummed(record, summed, _WOULD_BREAK_SETS)
         nodes = [node for node in added.nodes if self._run.nodes.client_of[node] in summed]

@@ -25,7 +25,8 @@ from fedcipher.federation.optimiser_step import Optimiser
 from fedcipher.federation.ranges import begins_with_histograms
 from fedcipher.federation.records import RoundRecord
 from fedcipher.federation.server.round_close import RoundClose
-from fedcipher.keys.provider import ServerKeys, server_keys
+from fedcipher.keys.provider import server_keys
+from fedcipher.keys.server_keys import ServerKeys
 from fedcipher.keys.store import home, load_client, locate
 from fedcipher.scale import RayWorkers
 from fedcipher.schemes import Decryptor
@@ -93,8 +94,8 @@ class RunSetup:
     keys
         ``server.key``, the folder of `fedcipher keygen` that holds it, or an authority. An authority is a
         `fedcipher.engine.Authority`, or ``"authority://HOST:PORT/FOLDER"`` with the folder of its credentials. With an
-        authority, a run begins with the newest key epoch. It keeps that epoch, because a client that missed rounds
-        needs every aggregate since the first.
+        authority, a run begins with the newest key epoch and keeps that epoch. The run's first sum ends all earlier
+        epochs.
     opener
         Lets the server see the mean of each round. Either a `fedcipher.schemes.Decryptor`, such as an engine's
         (``fedcipher.engine.connect(...).decryptor()``), which opens only aggregates; or a client's key file, by its
