@@ -1,6 +1,7 @@
 """What cannot work is refused before a client is asked, and no command replaces what it reads."""
 
 import argparse
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from fedcipher import cli, errors, keys
 from fedcipher._files import refuse_to_replace
 from fedcipher.adapters.flower import SecureStrategy, open_run
 from fedcipher.cli.program import check_output
+from fedcipher.federation.server import mean_check
 from flower_harness import LocalGrid, make_app, record
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
@@ -190,3 +192,26 @@ def test_an_output_is_compared_with_files_and_not_with_their_names(tmp_path):
                 refuse_to_replace(out, [tmp_path / "none", read])
     for out, read in ((folder / "new", folder), (folder, folder), (loop, loop), (tmp_path / "new", file)):
         refuse_to_replace(out, [read])
+
+
+def test_a_busy_machine_is_no_strategy_that_waits(monkeypatch):
+    """Nodes that one check makes up are remembered for the next: pauses of the machine would add up to a refusal."""
+    now = itertools.count(0, 0.3)
+    monkeypatch.setattr(mean_check.time, "monotonic", lambda: next(now))
+    for _ in range(100):
+        nodes = mean_check.MadeUpNodes(object, 4)
+        assert [len(nodes.get_node_ids()) for _ in range(3)] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("pause", [1.0, 0.001])
+def test_a_strategy_that_waits_gets_more_nodes_until_the_limit(monkeypatch, pause):
+    monkeypatch.setattr(mean_check, "_NODES_NEEDED", {})
+    now = itertools.count(0, pause)
+    monkeypatch.setattr(mean_check.time, "monotonic", lambda: next(now))
+    nodes = mean_check.MadeUpNodes(object, 4)
+    while len(nodes.get_node_ids()) < 1000:
+        pass
+    assert len(mean_check.MadeUpNodes(object, 4).get_node_ids()) >= 1000
+    with pytest.raises(errors.StrategyError, match="waits for more than 65536 nodes"):
+        while True:
+            nodes.get_node_ids()
