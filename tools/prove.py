@@ -60,7 +60,7 @@ def split(rule: str) -> str | None:
     of = {name: z3.Int(name) for name in NAMES}
     members, threshold, corrupt, pack = (of[name] for name in NAMES)
     first, second = z3.Ints("first second")
-    max_members = int(source("oneshot/mod.rs", r"const MAX_MEMBERS: usize = (\d+);"))
+    max_members = int(source("oneshot/committee.rs", r"const MAX_MEMBERS: usize = (\d+);"))
     asked = z3.And(first >= 0, second >= 0, first + second <= members - corrupt)
     both = z3.And(first + corrupt >= threshold, second + corrupt >= threshold)
     one_client = corrupt >= threshold

@@ -14,7 +14,9 @@ from places import ROOT
 PACKAGES = {"fedcipher": ROOT / "python" / "fedcipher", "fedcipher_research": ROOT / "research" / "fedcipher_research"}
 CRATES = sorted(path.parent for path in ROOT.glob("crates/*/src"))
 USE = re.compile(r"^[ \t]*(?:pub(?:\(\w+\))? )?use\s+([\w:{][^;]*);", re.M)
-TESTS_IN_SOURCE = re.compile(r"^#\[cfg\(test\)\]\n(?:#\[[^\n]*\n)*(?:pub(?:\(\w+\))? )?mod \w+ \{.*?^\}", re.S | re.M)
+TESTS_IN_SOURCE = re.compile(
+    r"^#\[cfg\((?:all\()?test\b[^\n]*\n(?:#\[[^\n]*\n)*(?:pub(?:\(\w+\))? )?mod \w+ \{.*?^\}", re.S | re.M
+)
 
 
 # --- Python ----------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 //! Frozen: keys of those builds are known by them (`tests/golden/0.1.0.dev1.tar.xz`), and nothing new is.
 
 use crate::bounds::{Bounds, Privacy};
-use crate::flashe::{self, Masking, Policy};
-use crate::oneshot::{self, Reveal};
+use crate::flashe::mask::Masking;
+use crate::flashe::params::{FlasheParams, Policy};
+use crate::oneshot::params::{OneshotParams, Reveal};
 use crate::rlwe::params::{BfvParams, Preset};
 
 fn list<T: ToString>(values: &[T]) -> String {
@@ -38,7 +39,7 @@ pub fn plain(of: &Bounds) -> String {
     format!("plain|{}", bounds(of))
 }
 
-pub fn flashe(of: &flashe::FlasheParams) -> String {
+pub fn flashe(of: &FlasheParams) -> String {
     let policy = match of.policy {
         Policy::Fixed(Masking::Single) => "Fixed(Single)",
         Policy::Fixed(Masking::Double) => "Fixed(Double)",
@@ -65,7 +66,7 @@ pub fn bfv(of: &BfvParams, primes: &[u64]) -> String {
     )
 }
 
-pub fn oneshot(of: &oneshot::OneshotParams, primes: &[u64]) -> String {
+pub fn oneshot(of: &OneshotParams, primes: &[u64]) -> String {
     let reveal = match of.reveal {
         Reveal::Clients => "Clients",
         Reveal::Server => "Server",

@@ -12,26 +12,23 @@ mod attacks;
 mod decrypt;
 mod encrypt;
 pub mod mask;
+pub mod params;
 mod participation;
 mod positions;
 mod sparse;
 
-use crate::admission::Rules;
-use crate::bounds::{Bounds, LaneBits, MAX_FIELD_BITS};
-use crate::canonical::{Canonical, Fields};
+use crate::bounds::LaneBits;
 use crate::codec::Layout;
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
-use crate::lanes::Lanes;
-use crate::mac::Weighting;
-use crate::mac::coordinates::MAX_SUM_BITS;
 use crate::params_digest::ParamsDigest;
 use crate::prf::{Prf, random_bytes};
 use crate::protocol::{Decryptor, Encryptor, Receiver, Sender};
 use crate::scheme::{Aggregator, RoundPlan, Scheme, Values, Variant};
-use crate::sparse::{check_top, tensor_count};
+use crate::sparse::check_top;
 use crate::{ClientId, Epoch, Error, Result, RoundId};
 pub use mask::Masking;
+pub use params::{FlasheParams, Policy};
 use std::path::Path;
 use zeroize::Zeroizing;
 
@@ -44,25 +41,6 @@ pub const VARIANTS: &[Variant] = &[
     Variant::new("flashe-own-choice", NAME, r#"{"masking": "single", "key_bits": 128, "per_client_top": 0.2}"#)
         .sparse(),
 ];
-
-/// Which masking a cohort uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
-    Fixed(Masking),
-    /// Before each round the aggregator counts masks and tells the clients which masking needs fewer.
-    Adaptive,
-}
-
-/// The parameters that the cohort must agree on.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FlasheParams {
-    pub bounds: Bounds,
-    pub policy: Policy,
-    /// AES key size: 128 or 256.
-    pub key_bits: u32,
-    /// Fraction of each layer that a client sends. Each client chooses its own coordinates. `None` sends everything.
-    pub per_client_top: Option<f64>,
-}
 
 /// FLASHE with validated parameters.
 #[derive(Debug, Clone)]
@@ -99,80 +77,6 @@ impl Flashe {
         let mut own = Zeroizing::new([0u8; 32]);
         own.copy_from_slice(permutation);
         Ok(Secret { mask: Prf::new(mask)?, permutation: own })
-    }
-}
-
-impl FlasheParams {
-    /// The rules for admitting updates.
-    fn rules(&self) -> Rules {
-        Rules { density: self.per_client_top.unwrap_or(1.0), ..Rules::dense(self.bounds, Weighting::Client) }
-    }
-
-    /// The rules for opening aggregates. Any part of a sparse aggregate may be missing, so its size proves nothing about
-    /// the layout. Density 0 has the tag checked before memory of the layout's size is allocated.
-    fn opening_rules(&self) -> Rules {
-        let rules = self.rules();
-        if self.per_client_top.is_some() { Rules { density: 0.0, ..rules } } else { rules }
-    }
-
-    /// Lane width of `bits`-bit values: w = b + ceil(log2 of the total weight).
-    fn width(&self, bits: u32) -> Result<u32> {
-        self.bounds.checked_field_bits(bits, MAX_FIELD_BITS)
-    }
-
-    fn lanes(&self, layout: &Layout) -> Result<Lanes> {
-        let lanes = Lanes::of(layout, |b| self.width(b))?;
-        let blocks: usize = lanes.segments.iter().map(|(s, w, _)| s.len.div_ceil(mask::per_block(*w))).sum();
-        if u32::try_from(blocks).is_err() {
-            return Err(Error::layout(format!("{blocks} mask blocks exceed the 2^32 of one round and client")));
-        }
-        Ok(lanes)
-    }
-
-    /// The number of coordinates in a sparse update of `layout`: the top fraction of each layer.
-    fn sparse_count(&self, layout: &Layout) -> usize {
-        let top = self.per_client_top.unwrap_or(1.0);
-        layout.tensors().iter().map(|t| tensor_count(t.len(), top)).sum()
-    }
-
-    /// Refuses a sparse update that carries any other number of coordinates.
-    fn check_sparse(&self, layout: &Layout, found: usize) -> Result<()> {
-        let expected = self.sparse_count(layout);
-        if found == expected {
-            return Ok(());
-        }
-        Err(Error::Frame { reason: format!("it carries {found} coordinates where this layout has {expected}") })
-    }
-
-    /// Sparse updates use one lane width: coordinates of all layers are permuted together.
-    fn sparse_width(&self, layout: &Layout) -> Result<u32> {
-        let bits = layout.tensors().iter().map(|t| t.bits).max().unwrap_or(8);
-        if u32::try_from(layout.elements()).is_err() {
-            return Err(Error::layout("sparse updates have at most 2^32 elements"));
-        }
-        self.bounds.checked_field_bits(bits, MAX_SUM_BITS)
-    }
-}
-
-impl Canonical for FlasheParams {
-    const DOMAIN: &'static str = "fedcipher scheme flashe";
-
-    fn fields(&self, to: &mut Fields) {
-        to.part(1, &self.bounds);
-        to.number(
-            2,
-            match self.policy {
-                Policy::Adaptive => 0,
-                Policy::Fixed(Masking::Single) => 1,
-                Policy::Fixed(Masking::Double) => 2,
-            },
-        );
-        to.number(3, u64::from(self.key_bits));
-        if let Some(top) = self.per_client_top {
-            to.real(4, top);
-            // The version of the permutation. Frames made under another version must not open.
-            to.number(5, 2);
-        }
     }
 }
 

@@ -7,8 +7,10 @@
 //! the whole sum, whatever `pack` is: they are equations in the packed coefficients, which are small
 //! (`threshold_shares_of_a_packed_sum_can_tell_it`). So no two sets may reach `threshold`.
 
-use super::MAX_MEMBERS;
 use crate::{Error, Result};
+
+/// The largest number of members of a committee.
+const MAX_MEMBERS: usize = 64;
 
 /// Whether a committee can answer, can never answer for two sets with a client in common, and has corrupt members that
 /// alone reveal nothing. `tools/prove.py` reads this expression and proves these properties, so Python must be able to

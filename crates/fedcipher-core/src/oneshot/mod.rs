@@ -29,6 +29,7 @@ pub mod identity;
 mod joined;
 mod member;
 pub mod pads;
+pub mod params;
 pub mod prekeys;
 pub mod roster;
 pub mod sealed_share;
@@ -36,18 +37,16 @@ pub mod sealing;
 pub mod sharing;
 pub mod statement;
 
-use crate::admission::Rules;
-use crate::bounds::Bounds;
 use crate::canonical::{Canonical, Fields};
 use crate::codec::Layout;
 use crate::committee::{Committee, Member};
 use crate::former;
 use crate::keys::{ClientKey, KeySet, KeyTag, ServerKey};
 use crate::ledger::Holder;
-use crate::mac::{MacKey, Weighting};
+use crate::mac::MacKey;
 use crate::params_digest::{self, ParamsDigest};
 use crate::protocol::{Decryptor, Encryptor};
-use crate::rlwe::params::{BfvParams as Ring, Derived, Preset};
+use crate::rlwe::params::{BfvParams as Ring, Derived};
 use crate::rlwe::ring::Binomial;
 use crate::scheme::{Aggregator, Scheme, Values, Variant};
 use crate::sign::hybrid::SIGNATURE_LEN;
@@ -56,7 +55,7 @@ use crate::wire::Reader;
 use crate::{ClientId, Epoch, Error, Result, RoundId, wire};
 use identity::Identity;
 use joined::Joined;
-use prekeys::Life;
+pub use params::{OneshotParams, Reveal};
 use roster::{Card, Roles, Roster};
 use sharing::Sharing;
 use std::collections::BTreeSet;
@@ -92,81 +91,6 @@ pub const VARIANTS: &[Variant] = &[
             "reveal": "clients", "prekey_rounds": 1, "prekey_hours": 24}"#,
     ),
 ];
-const MAX_MEMBERS: usize = 64;
-/// The number of hours in a year.
-const MAX_HOURS: u64 = 8766;
-
-/// The parties that open aggregates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reveal {
-    /// The readers of the roster. The server opens nothing.
-    Clients,
-    /// The readers and the server.
-    Server,
-}
-
-/// The parameters that the cohort must agree on.
-#[derive(Debug, Clone)]
-pub struct OneshotParams {
-    pub bounds: Bounds,
-    pub preset: Preset,
-    pub bits: Vec<u32>,
-    /// The number of committee members.
-    pub members: usize,
-    /// `threshold - 1` members' shares reveal nothing.
-    pub threshold: usize,
-    /// The largest number of clients that may collude with the server.
-    pub corrupt_clients: usize,
-    /// The largest number of members that may collude with the server.
-    pub corrupt_members: usize,
-    /// The number of coefficients in one shared polynomial.
-    pub pack: usize,
-    pub reveal: Reveal,
-    /// The time for which a member keeps a prekey.
-    pub life: Life,
-}
-
-impl OneshotParams {
-    fn rules(&self) -> Rules {
-        Rules::dense(self.bounds, Weighting::Client)
-    }
-
-    /// Fails for a committee that could answer for two sets of clients, and for a cohort whose clients do not hide each
-    /// other.
-    fn check(&self) -> Result<()> {
-        let OneshotParams { members, threshold, corrupt_clients, corrupt_members, pack, .. } = *self;
-        committee::check(members, threshold, corrupt_members, pack)?;
-        if !matches!(self.preset, Preset::Compact | Preset::Fast) {
-            return Err(Error::parameter("preset", "oneshot takes \"compact\" or \"fast\""));
-        }
-        if self.life.rounds == 0 {
-            return Err(Error::parameter("prekey_rounds", "a prekey serves at least 1 round; take 1"));
-        }
-        if !(1..=MAX_HOURS).contains(&self.life.hours) {
-            return Err(Error::parameter(
-                "prekey_hours",
-                format!("a prekey is kept from 1 to {MAX_HOURS} hours; take 24"),
-            ));
-        }
-        let (least, clients) = ((corrupt_clients as u64).saturating_add(2), self.bounds.clients);
-        if self.bounds.min_contributions < least {
-            let more = if clients < least {
-                format!(" with clients={least}, or fewer corrupt_clients")
-            } else {
-                String::new()
-            };
-            return Err(Error::parameter(
-                "min_contributions",
-                format!(
-                    "{} with corrupt_clients={corrupt_clients} leaves one honest client alone in a sum; take {least}{more}",
-                    self.bounds.min_contributions,
-                ),
-            ));
-        }
-        Ok(())
-    }
-}
-
 /// Validated parameters and values derived from them.
 struct Setting {
     params: OneshotParams,

@@ -6,6 +6,7 @@
 //! (X3DH, "signed prekey").
 
 use super::identity::Identity;
+pub use super::params::Life;
 use super::roster::Roster;
 use super::sealing::{self, HpkePublicKey, HpkeSecretKey, PUBLIC_LEN};
 use crate::keys::{ClientKey, KeyTag};
@@ -26,15 +27,6 @@ const MET_SUFFIX: &str = "met";
 /// The number of prekeys that a member has at once: one for its round, one published, and the published ones that were
 /// not used.
 const MAX_PREKEYS: usize = 8;
-
-/// The lifetime of a prekey.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Life {
-    /// Rounds.
-    pub rounds: u64,
-    /// Hours.
-    pub hours: u64,
-}
 
 /// The bytes that a member signs of a prekey.
 fn statement(roster: &[u8; 32], member: ClientId, number: u64, public: &[u8]) -> Vec<u8> {

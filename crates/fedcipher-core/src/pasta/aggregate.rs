@@ -2,7 +2,7 @@
 
 use super::known::{Known, digests};
 use super::ring::keep_rows;
-use super::scheme::Shared;
+use super::shared::Shared;
 use super::transcipher::ServerKeys;
 use super::work_item::{self, Common, Summand, WorkItem};
 use crate::admission::Admission;

@@ -1,8 +1,8 @@
 //! The client's side: BFV decryption of the folded sums.
 
 use super::ring::wire::alone;
-use super::scheme::{Shared, parsed};
 use super::secret::Secret;
+use super::shared::{Shared, parsed};
 use crate::admission::check_sums;
 use crate::codec::SumSink;
 use crate::protocol::{CheckedHead, ClaimedSum, DecryptKernel, PieceDecryptor, Proven, Receiver};

@@ -1,8 +1,8 @@
 //! The client's side: encrypts quantised words with the PASTA key stream, and sends the encrypted key once an epoch.
 
 use super::cipher::Pasta;
-use super::scheme::Shared;
 use super::secret::Secret;
+use super::shared::Shared;
 use crate::bits::{BitWriter, packed_len};
 use crate::codec::Layout;
 use crate::protocol::{EncryptKernel, Encryption, FrameDigest, Sender};

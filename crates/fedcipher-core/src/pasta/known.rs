@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::ring::Pair;
-use super::scheme::locked;
+use super::shared::locked;
 use super::transcipher::ServerKeys;
 use crate::keys::ServerKey;
 use crate::wire::Reader;

@@ -23,6 +23,8 @@ pub mod scheme;
 #[cfg(feature = "hhe")]
 mod secret;
 #[cfg(feature = "hhe")]
+mod shared;
+#[cfg(feature = "hhe")]
 pub mod transcipher;
 #[cfg(feature = "hhe")]
 mod work_item;

@@ -5,7 +5,7 @@
 use super::cipher::Pasta;
 use super::context::Context;
 use super::ring::wire::check_secret;
-use super::scheme::parsed;
+use super::shared::parsed;
 use crate::keys::ClientKey;
 use crate::wire::Reader;
 use crate::{Error, Result};
