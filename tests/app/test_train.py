@@ -13,6 +13,7 @@ import pytest
 from deployment_harness import processes
 from fedcipher import cli
 from fedcipher.app.report import Report, RoundResult
+from fedcipher.app.report_page import write_report
 from fedcipher.app.simulate import largest_weight
 from fedcipher.errors import ReportError
 from fedcipher.federation.records import ClientRecord, RoundRecord
@@ -157,7 +158,7 @@ def test_a_report_says_who_was_left_out_and_which_round_has_no_aggregate(tmp_pat
             not_opened="its <aggregate> does not open",
         ),
     ]
-    made.write(tmp_path)
+    write_report(made, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "round 1, client 1: it &lt;refused&gt;" in page
     assert "round 1 has no aggregate: it has 1 usable updates and needs 3" in page

@@ -26,6 +26,7 @@ from fedcipher import cli, errors, keys
 from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
 from fedcipher.adapters.flower.analytics import EncryptedSum, secure_sum
 from fedcipher.app.report import Report
+from fedcipher.app.report_page import write_report
 from fedcipher.cluster import access, local, programs
 from fedcipher.data import load
 from fedcipher.federation.charter import Charter
@@ -780,7 +781,7 @@ def test_attack_30_a_run_only_its_user_reads(finished, tmp_path, open_umask):
 
 def test_attack_30_a_report_only_its_user_reads(copied, open_umask):
     watched = WatchedRun(copied / "run")
-    watched.report(watched.past()).write(copied / "report")
+    write_report(watched.report(watched.past()), copied / "report")
     assert {path.name: mode(path) for path in (copied / "report").iterdir()} == {
         "report.html": 0o600,
         "report.json": 0o600,

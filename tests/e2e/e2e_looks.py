@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fedcipher.app.report_page import write_report
 from fedcipher.federation.records import RoundRecord
 from fedcipher.federation.server import journal
 from fedcipher.federation.server.journal import Ended
@@ -59,7 +60,7 @@ def test_a_report_is_for_everybody(page, tmp_path):
     made = a_run(evaluated={f"score {EVIL}": 0.5})
     made.beside = a_run("plain", evaluated={f"score {EVIL}": 0.5})
     made.rounds[1].left_out, made.rounds[2].unfinished = [f"client 1: {EVIL}{'long' * 60}"], EVIL
-    made.write(tmp_path)
+    write_report(made, tmp_path)
     page.goto((tmp_path / "report.html").as_uri())
     check(page)
     assert reached(page, len(LINKS)) == LINKS

@@ -11,6 +11,7 @@ import zlib
 
 import pytest
 from fedcipher.app.report import Report
+from fedcipher.app.report_page import write_report
 from fedcipher.bench import results
 from fedcipher.bench.link import Link
 from fedcipher.bench.study import run_study
@@ -126,7 +127,7 @@ def readable(browser, folder, width):
 def test_a_training_report_is_readable_on_a_desk_and_on_a_phone(browser, tmp_path, beside):
     made = Report.load(RESULTS / "mnist-flashe" / "report.json")
     made.beside = Report.load(RESULTS / beside / "report.json") if beside else None
-    made.write(tmp_path)
+    write_report(made, tmp_path)
     runs = 2 if beside else 1
     for width in WIDTHS:
         seen = readable(browser, tmp_path, width)
@@ -137,7 +138,7 @@ def test_a_training_report_is_readable_on_a_desk_and_on_a_phone(browser, tmp_pat
 
 def test_a_training_report_with_accelerators_is_readable(browser, tmp_path):
     made = a_report()
-    made.write(tmp_path)
+    write_report(made, tmp_path)
     for width in WIDTHS:
         seen = readable(browser, tmp_path, width)
         assert seen["rows"] == len(made.summary()) + 2 * 3

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcipher._files import make_private_folder, refusal, write_whole
+from fedcipher._files import refusal
 from fedcipher._machine import machine, packages
 from fedcipher._terminal import print_table
 from fedcipher._units import seconds, share, size
 from fedcipher.adapters.flower import RoundRecord
 from fedcipher.dp import Privacy, grid
 from fedcipher.engine.accelerator import CLOCK_MHZ, Accelerator
-from fedcipher.errors import ReportError, RunError
+from fedcipher.errors import ReportError
 from fedcipher.federation.records import ClientRecord
 from fedcipher.foreign_files import MAX_REPORT, read_json
 from fedcipher.foreign_text import show
@@ -403,21 +402,6 @@ class Report:
         print_table("means over rounds; metrics of the last round", self.summary())
         if self.compared():
             show(self.compared())
-
-    def write(self, folder: Path) -> None:
-        """Write ``report.json`` and ``report.html``, readable by this user only. Raises `ReportError`."""
-        from fedcipher.app.report_page import page
-
-        try:
-            make_private_folder(folder)
-            # Readable by this user only, because metrics depend on the clients' data.
-            said = json.dumps(self.to_dict(), indent=1) + "\n"
-            write_whole(folder / "report.json", said.encode("utf-8", "backslashreplace"))
-            write_whole(folder / "report.html", page(self).encode("utf-8", "backslashreplace"))
-        except RunError as error:
-            raise ReportError(f"the report cannot be written: {error}") from error
-        except OSError as error:
-            raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error
 
 
 def _named(client: ClientRecord) -> str:

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from fedcipher import _figures, _page
 from fedcipher._colours import PALETTE
+from fedcipher._files import make_private_folder, refusal, write_whole
 from fedcipher._units import seconds
 from fedcipher.app.overview import Live, at_a_glance, progress
 from fedcipher.app.report import PHASES, Report
+from fedcipher.errors import ReportError, RunError
 
-__all__ = ["before", "content", "page"]
+__all__ = ["before", "content", "page", "write_report"]
 
 _OURS, _BESIDE = PALETTE["accent"][0], PALETTE["other"][0]
 _PARTS = (("rounds", "Rounds"), ("missing", "Left out"), ("figures", "Figures"), ("set-up", "Set-up"))
@@ -27,6 +31,20 @@ def page(report: Report) -> str:
     """The whole page of a run, and of the run beside it."""
     parts = [*content(report)] if report.rounds else [*_head(report), *_notes(report), *_set_up(report)]
     return _page.document(f"Fedcipher: {report.title}", ["<main>", *parts, "</main>"])
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """Write ``report.json`` and ``report.html``, readable by this user only. Raises `ReportError`."""
+    try:
+        make_private_folder(folder)
+        # Readable by this user only, because metrics depend on the clients' data.
+        said = json.dumps(report.to_dict(), indent=1) + "\n"
+        write_whole(folder / "report.json", said.encode("utf-8", "backslashreplace"))
+        write_whole(folder / "report.html", page(report).encode("utf-8", "backslashreplace"))
+    except RunError as error:
+        raise ReportError(f"the report cannot be written: {error}") from error
+    except OSError as error:
+        raise ReportError(f"the report cannot be written: {refusal(error, folder)}") from error
 
 
 def content(report: Report, *, live: Live | None = None, above: str = "", most: int | None = None) -> list[str]:

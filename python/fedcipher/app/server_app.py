@@ -15,7 +15,8 @@ from fedcipher.app.answers import evaluate_answers, pool_evaluations, train_answ
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
 from fedcipher.errors import LostRoundsError
-from fedcipher.keys.provider import ServerKeys, server_keys
+from fedcipher.keys.provider import server_keys
+from fedcipher.keys.server_keys import ServerKeys
 from fedcipher.models import Learner
 
 __all__ = ["app", "make_server_app"]

@@ -31,6 +31,7 @@ from fedcipher.app.library_logs import capture_library_logs
 from fedcipher.app.memory import at_once, available, resident
 from fedcipher.app.outcome import failure
 from fedcipher.app.report import Report, RoundResult
+from fedcipher.app.report_page import write_report
 from fedcipher.app.server_app import make_server_app
 from fedcipher.app.settings import Settings
 from fedcipher.data import load
@@ -43,7 +44,8 @@ from fedcipher.federation.policy import POLICY_FILE, SIMULATION_POLICY
 from fedcipher.federation.server.journal import read_journal
 from fedcipher.federation.server.run_folder import free_folder, save_model
 from fedcipher.foreign_text import quoting_log, show
-from fedcipher.keys.provider import FileKeys, ServerKeys
+from fedcipher.keys.provider import FileKeys
+from fedcipher.keys.server_keys import ServerKeys
 from fedcipher.schemes import Scheme
 from fedcipher.schemes.base import EPHEMERAL_STATE
 
@@ -118,7 +120,7 @@ def train(
             if earlier is not None and model.stat().st_mtime_ns == earlier:
                 # A model of an earlier run must not stand beside this run's report.
                 model.unlink()
-            report.write(out)
+            write_report(report, out)
     report.show()
     show(f"report: {out / 'report.html'}, model: {out / 'model.npz'}")
     for made, began in ((report, past), (report.beside, 0)):

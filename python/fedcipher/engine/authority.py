@@ -10,7 +10,7 @@ from fedcipher._optional import require_feature
 from fedcipher.engine.host import scheme_of
 from fedcipher.errors import EngineError, EngineUnavailableError, StalledError
 from fedcipher.foreign_text import quoting_log
-from fedcipher.keys.provider import ServerKeys
+from fedcipher.keys.server_keys import ServerKeys
 
 __all__ = ["Authority"]
 

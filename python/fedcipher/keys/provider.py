@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from fedcipher import _native
 from fedcipher._arguments import as_path, as_text
+from fedcipher.engine.authority import Authority
 from fedcipher.errors import ParameterError
+from fedcipher.keys.server_keys import ServerKeys
 from fedcipher.keys.store import load_server, load_weighting, locate
-from fedcipher.schemes import Scheme
 
-__all__ = ["FileKeys", "ServerKeys", "server_keys"]
+__all__ = ["FileKeys", "server_keys"]
 
 _AUTHORITY = "authority://"
-
-
-class ServerKeys(ABC):
-    """The aggregator's keys in successive key epochs."""
-
-    scheme: Scheme
-    examples_per_weight: float = 0.0
-    """Training examples for one unit of weight; 0 if all clients have the same weight."""
-    folder: Path | None = None
-    """The folder of the key files; None for keys without files."""
-
-    @abstractmethod
-    def current(self) -> _native.ServerKey:
-        """The key for the next round."""
-
-    def revoked(self) -> frozenset[int]:
-        """Ids of revoked clients, whose ciphertexts the server refuses."""
-        return frozenset()
-
-    def finish_epoch(self, epoch: int) -> None:
-        """Report that a round under ``epoch`` is finished, so that no client needs an older epoch."""
 
 
 class FileKeys(ServerKeys):
@@ -62,9 +41,6 @@ def server_keys(keys: str | Path | ServerKeys) -> ServerKeys:
     # A Path would join the two slashes of the URL.
     if not isinstance(keys, str) or not keys.startswith(_AUTHORITY):
         return FileKeys(as_path(keys, "keys"))
-    # A cyclic import: the engine's package imports this one.
-    from fedcipher.engine import Authority
-
     where = urlsplit(as_text(keys, "keys"))
     if not where.netloc or len(where.path) < 2 or where.query or where.fragment:
         raise ParameterError(

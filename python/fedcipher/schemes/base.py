@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
@@ -481,11 +482,8 @@ class Scheme(ABC):
         """The scheme's entry in a key file: name, parameters and codec as plain values."""
         return {"scheme": self.name, "params": self.params(), "codec": self.codec.to_dict()}
 
-    def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Scheme], tuple[dict[str, Any]]]:
-        # A cyclic import: the registry imports this module.
-        from fedcipher.schemes import from_spec
-
-        return from_spec, (self.spec(),)
+    def __reduce__(self) -> tuple[partial[Scheme], tuple[()]]:
+        return partial(type(self), **self.params(), codec=self.codec), ()
 
     @abstractmethod
     def describe(self) -> dict[str, str]:

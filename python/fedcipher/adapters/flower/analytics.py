@@ -15,7 +15,8 @@ from fedcipher.adapters.flower.records import content_of
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.messages import type_of
 from fedcipher.federation.server.query_sum import EncryptedSum, QueryRun
-from fedcipher.keys.provider import ServerKeys, server_keys
+from fedcipher.keys.provider import server_keys
+from fedcipher.keys.server_keys import ServerKeys
 
 __all__ = ["EncryptedSum", "query_mod", "secure_sum"]
 
@@ -42,10 +43,8 @@ def secure_sum(
 
     The server gets only the encrypted sum of the answers. Two sums of nearly the same clients could reveal single
     answers, so clients remember the sets of clients whose sums were opened. Round numbers under one key increase with
-    time, so do not call this while a `SecureStrategy` made earlier is running.
-
-    ``timeout`` and ``committee_timeout``: seconds to wait for the nodes and for the committee's members. Raises
-    `ParameterError`, and `StrategyError` if too few nodes or committee members have answered.
+    time, so do not call this while a `SecureStrategy` made earlier is running. ``timeout`` and ``committee_timeout``
+    are in seconds. Raises `ParameterError`, and `StrategyError` if too few nodes or members have answered.
     """
     listed = Answer.all_of(answers, "answers", resolution=resolution, largest=largest, how="sum")
     chosen = None if nodes is None else whole_numbers(nodes, "nodes")

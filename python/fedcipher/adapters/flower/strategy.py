@@ -28,7 +28,7 @@ from fedcipher.federation.server.outcome import Outcome
 from fedcipher.federation.server.run import ServerRun, Summed
 from fedcipher.federation.server.setup import RunOptions, RunSetup
 from fedcipher.foreign_text import quoting_log
-from fedcipher.keys.provider import ServerKeys
+from fedcipher.keys.server_keys import ServerKeys
 from fedcipher.schemes import Decryptor
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class SecureStrategy(Strategy):
         """The run, independent of Flower; each `start` begins another one."""
         self._link: FlowerLink | None = None
         self._evaluates_here = False
-        # The arrays that Flower passes to the next round, unless a strategy around this one changes them: the result of
-        # the last round, or the initial arrays.
+        # The arrays that Flower passes to the next round: the last round's result, or the initial arrays.
         self._expected: list[ArrayRecord] = []
         # Arguments of `start` that go into the charter.
         self._planned = 1

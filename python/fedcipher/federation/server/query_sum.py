@@ -37,7 +37,7 @@ from fedcipher.federation.server.set_memory import ServerSets
 from fedcipher.foreign_files import MAX_FRAME, parse_json, read_file
 from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.frame import inspect
-from fedcipher.keys.provider import ServerKeys
+from fedcipher.keys.server_keys import ServerKeys
 from fedcipher.keys.store import load_client
 from fedcipher.schemes import Aggregator, Decryptor, Scheme
 
