@@ -1,7 +1,7 @@
 """Writes today's keys, frames, rosters, runs and memories of every scheme: `make golden`, once a release.
 
-The files go to tests/golden/VERSION.tar.xz. `tests/schemes/test_golden.py` opens them in all later versions. An existing
-archive is never written again, because only the sources of its version can make it.
+The files go to tests/golden/VERSION.tar.xz. `tests/schemes/test_golden.py` opens them in all later versions. An
+existing archive is never written again, because only the sources of its version can make it.
 """
 
 from __future__ import annotations

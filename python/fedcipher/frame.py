@@ -1,4 +1,4 @@
-"""The public header of a frame: what everybody can read of an update, an aggregate or a key, without a key.
+"""The public header of a frame: the part of an update, an aggregate or a key that is readable without a key.
 
 A header is a claim. Nothing in it is checked here: an aggregator checks an update, and a decryptor an aggregate.
 """

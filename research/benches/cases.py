@@ -33,7 +33,7 @@ def flashe_rate() -> dict[str, Any]:
     from Crypto.Cipher import AES
 
     values = np.random.default_rng(0).integers(0, 65536, 1 << 20, dtype=np.uint32)
-    # Of a gigabyte.
+    # Seconds for a gigabyte.
     aes = Times([1e9 / _native.bench_aes(1024, False) for _ in range(5)])
     out: dict[str, Any] = {"aes": aes, "openssl": openssl_rate("aes-128-ctr"), "values": len(values)}
     for width in (20, 16):
@@ -301,7 +301,7 @@ def bfv_sizes() -> list[dict[str, Any]]:
 
 
 def bfv_derive() -> list[dict[str, float]]:
-    """What deriving c1 from the cohort's seeds costs a client, by cohort size."""
+    """Time that a client takes to derive c1 from the cohort's seeds, by cohort size."""
     rows = []
     rate = openssl_rate("aes-256-ctr")
     update = gaussian([(24576,)])
@@ -371,7 +371,10 @@ def _hhe(clients: int, **params: Any) -> tuple[Any, Any]:
 
 
 class _MadeElsewhere:
-    """Keys from a process of their own, as an authority's are: its tables are no server's memory and no client's."""
+    """Make keys in another process, as an authority does.
+
+    Its tables then count neither as the server's memory nor as a client's.
+    """
 
     def __init__(self, scheme: Any, clients: int) -> None:
         with tempfile.TemporaryDirectory() as scratch:
@@ -428,7 +431,7 @@ def hhe_rounds() -> dict[str, float]:
 
 
 def hhe_start() -> dict[str, float]:
-    """What a client adds to a process that has imported everything, up to its first frame."""
+    """Memory that a client adds, up to its first frame, to a process that has imported everything."""
     update, key = gaussian([(8000,)]), _hhe(1)[1].client(0)
     before = _reset_peak()
     began = time.perf_counter()

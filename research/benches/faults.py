@@ -1,4 +1,4 @@
-"""What `make e2e` and `make e2e-resume` have counted: the last table of docs/evidence/scale.md.
+"""The counts of `make e2e` and `make e2e-resume`: the last table of docs/evidence/scale.md.
 
 A run's row is that of its last time on this machine; rows of others stay.
 """

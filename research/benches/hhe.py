@@ -46,8 +46,8 @@ def main() -> None:
     further = _further(first, four)
     alike, needed = (_further(single["1"], took) for took in (single["4"], per_block * 4 * 8000 / 400))
     binds = (
-        f"What binds the ratio: a ciphertext holds 256 blocks of 32 words, and for one client no more is to be had of"
-        f" that. The rest is what a round's clients share: on one thread a further client takes {alike:.0%} of the"
+        f"The ratio is limited: a ciphertext holds 256 blocks of 32 words, and for one client no more is"
+        f" possible. The rest is what a round's clients share: on one thread a further client takes {alike:.0%} of the"
         f" first's time, and for 400x it would be {needed:.0%}."
     )
     head = ["figure", "measured", "target"]

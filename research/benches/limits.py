@@ -32,7 +32,7 @@ _VALUES, _CLIENTS, _N, _PRIMES = 1_200_000, 10, 4096, 2
 
 
 def rates() -> dict[str, Any]:
-    """What a core does of each kind of work: bytes of AES and of memory a second, seconds a transform."""
+    """The speed of a core in each kind of work: bytes of AES and of memory a second, seconds a transform."""
     forward, inverse = min(_native.bench_ntt(2000) for _ in range(5))
     below = min(_native.bench_ntt(2000, _prime_below(50)) for _ in range(5))
     return {
@@ -100,7 +100,7 @@ def _round(scheme: Scheme, values: list[np.ndarray]) -> dict[str, float]:
 
 
 def transciphering() -> dict[str, float]:
-    """What one whole ciphertext takes and consists of, by `benches/work.rs`, one thread."""
+    """The time and the parts of one whole ciphertext, by `benches/work.rs`, one thread."""
     command = ["cargo", "bench", "--quiet", "-p", "fedcipher-core", "--features", "count", "--bench", "work"]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "RAYON_NUM_THREADS": "1"}, capture_output=True, text=True, check=True
@@ -123,7 +123,7 @@ def report() -> str:
 
     def row(path: str, work: str, computed: float, moved: float, took: float, least: float = 0.0) -> None:
         bound, by = max((computed, "computing"), (moved / _memory(r["memory"], moved), "memory"))
-        # Of an update of one value: the ledger and what a call costs.
+        # For an update of one value: the costs of the ledger and of the call.
         factor = f"{(took - least) / bound:.1f}x"
         rows.append([path, work, f"{bound * 1e3:.2f}", by, ms(took), ms(least), factor])
 

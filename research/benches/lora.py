@@ -50,7 +50,7 @@ class Cost:
 
 
 def shapes() -> list[tuple[int, int]]:
-    """Of all adapters: down and up projections for queries and values of each layer."""
+    """The shapes of all adapters: down and up projections for queries and values of each layer."""
     return [(RANK, HIDDEN), (HIDDEN, RANK), (RANK, HIDDEN), (GROUPED, RANK)] * LAYERS
 
 

@@ -66,7 +66,7 @@ _BEGAN = psutil.cpu_times()
 
 
 def machine() -> str:
-    """One line about the processor, and about what of it was not there to be measured."""
+    """One line about the processor, and about its parts that could not be measured."""
     found = _machine.machine()
     now = psutil.cpu_times()
     # Only Linux counts what a virtual machine's host takes.

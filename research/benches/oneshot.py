@@ -31,7 +31,7 @@ _REPEATS, _PEERS = 15, 9
 
 
 def oneshot(clients: int, **params: Any) -> Scheme:
-    """As it is made where nobody chooses: of five members one may lie."""
+    """The scheme with its defaults: one of five members may lie."""
     return scheme("oneshot", clients=clients, codec=Codec(bits=12, clip=1.0), members=5, **params)
 
 
@@ -131,7 +131,7 @@ def secagg_many() -> dict[str, float]:
 
 
 def willow_bytes(values: int, bits: int, clients: int) -> int:
-    """What a client of Willow sends, without the framing of its messages and its proof.
+    """The messages of a Willow client, without the framing of its messages and its proof.
 
     Willow (Bell-Clark et al., Crypto 2025, ePrint 2024/936) encrypts the packed update under a key of its own, and that
     key to a decryptor. From the parameters that its authors publish for up to 10 M values, 10 M clients and 100

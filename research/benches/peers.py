@@ -22,7 +22,7 @@ SIZES = [(61_706, 10), (61_706, 100), (1_200_000, 10), (1_200_000, 100)]
 """Values and clients."""
 OURS = tuple(v.name for v in every_scheme() if v.first and v.info.hides and not v.info.workers)
 NEIGHBOURS = {10: 8, 100: 20}
-"""Of a client of SecAgg+, by the number of clients; Flower takes an even number around it."""
+"""Shares of a SecAgg+ client, by the number of clients; Flower takes an even number around it."""
 _READERS = 9
 
 
@@ -72,7 +72,7 @@ def ours(name: str, values: int, clients: int) -> dict[str, Any]:
 
 
 def secagg(values: int, clients: int) -> dict[str, Any]:
-    """The same of SecAgg+, with nobody away: its four stages are the client's encryption, and the server opens."""
+    """The same for SecAgg+ with all clients: its four stages are the client's encryption, and the server opens."""
     cohort, update = Cohort(clients, NEIGHBOURS[clients]), gaussian([(values,)], 1)
     cohort.share()
     total: list[np.ndarray] = []

@@ -21,7 +21,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def section(page: str, marker: str) -> str:
-    """What stands between the two comments named ``marker`` of ``docs/PAGE``."""
+    """The text between the two comments named ``marker`` of ``docs/PAGE``."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return text.partition(f"<!-- {marker} -->")[2].partition(f"<!-- /{marker} -->")[0]
 
@@ -158,8 +158,8 @@ def flashe() -> str:
     return (
         "## FLASHE\n\nThe kernel alone, double masking, one thread.\n\n"
         + table(head, rows)
-        + "\n\nThe limit is what the AES of the processor allows: two masks a value. Crate `aes` works on 512-bit"
-        " vectors where there are VAES and AVX-512, and on 256-bit ones where there is VAES alone. What binds at"
+        + "\n\nThe AES of the processor sets the limit: two masks a value. Crate `aes` works on 512-bit"
+        " vectors where there are VAES and AVX-512, and on 256-bit ones where there is VAES alone. The limits at"
         " w = 16: two masks are added to each value, which"
         f" leaves {limits[16] / bare:.0%} of the limit; the tag's polynomial takes the rest.\n\n"
         "### An update through the Python API, ten clients of 16-bit values (w = 20)\n\n"
@@ -168,7 +168,7 @@ def flashe() -> str:
         " ledger's writes to disk are the time.\n\n"
         "### A server's addition of one update, 1.2 M values, w = 20, one thread\n\n"
         + table(head, add_rows)
-        + "\n\nWhat binds: memory, out of which each frame comes ([limits.md](limits.md)), and the checksum, which"
+        + "\n\nMemory is the limit, since each frame comes out of it ([limits.md](limits.md)). The checksum"
         " reads every byte once more. numpy's two arrays of the first row stay in the caches, and neither numpy nor"
         " SecAgg+ checks anything.\n\n"
         "### Flower's records, one thread\n\n"
@@ -227,7 +227,7 @@ def bfv() -> str:
             f"{ratio:.1f}x",
             f"at least 5x: {verdict(ratio >= 5)}",
         ],
-        ["what packing is of it: SEAL without / SEAL with", f"{single['seconds'] / packed['seconds']:.1f}x", ""],
+        ["share of packing in it: SEAL without / SEAL with", f"{single['seconds'] / packed['seconds']:.1f}x", ""],
     ]
     sizes = in_own_process("bfv_sizes", 2)
     size_rows = [
@@ -286,7 +286,7 @@ def bfv() -> str:
         " ([security.md](../explanation/security.md)), so what grows with the cohort is at the client."
         + "\n\n### 11 M parameters, 12 bits, 10 clients, `compact`\n\n"
         + table(["figure", "measured", "target"], large_rows)
-        + f"\n\nWhat binds: a core's work; two make at most twice its rate, {2 * rates[1]:.2f} GB/s."
+        + f"\n\nA core's work is the limit; two make at most twice its rate, {2 * rates[1]:.2f} GB/s."
     )
 
 
@@ -303,12 +303,12 @@ def beside_secagg() -> str:
             rows.append([*of, f"`{name}`", *_round(found, ms(found["decrypt"])), f"{client:.1f}x", f"{server:.1f}x"])
     head = ["values, clients", "by", "a client encrypts", "a client opens", "the server's round, once", "up"]
     return (
-        "## A round beside Flower's SecAgg+, 16 bits, one thread\n\nNobody is away. SecAgg+'s client makes keys, shares"
-        " and masks in four messages, and its server learns the sum; `flashe` and `bfv` rest on a key that clients"
-        " share, `oneshot` on none, with five members whose answers are in the server's time (three open a sum;"
-        " `corrupt_members=0`: all five are trusted to keep to the protocol). SecAgg+ has its workflow's defaults:"
-        " values of 22 bits, which travel as int64. What a client does is a median over the clients, the server's round"
-        " is one.\n\n" + table([*head, "SecAgg+ / it: a client", "the server"], rows)
+        "## A round beside Flower's SecAgg+, 16 bits, one thread\n\nAll clients are present. SecAgg+'s client makes"
+        " keys, shares and masks in four messages, and its server learns the sum; `flashe` and `bfv` rest on a key"
+        " that clients share, `oneshot` on none, with five members whose answers are in the server's time (three open a"
+        " sum; `corrupt_members=0`: all five are trusted to keep to the protocol). SecAgg+ has its workflow's defaults:"
+        " values of 22 bits, which travel as int64. A client's time is a median over the clients, the server's"
+        " is of one round.\n\n" + table([*head, "SecAgg+ / it: a client", "the server"], rows)
     )
 
 

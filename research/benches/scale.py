@@ -214,7 +214,7 @@ def bandwidth(points: list[Point]) -> str:
 
 
 def tree(points: list[Point]) -> str:
-    """What 10^5 and 10^6 clients take, from what was measured."""
+    """The cost of 10^5 and 10^6 clients, extrapolated from the measurements."""
     rows: list[list[str]] = []
     for name in _NAMES:
         per_client = max((p for p in points if p.name == name), key=lambda p: p.clients * p.values)

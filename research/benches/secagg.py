@@ -127,7 +127,7 @@ class Cohort:
         return (quantised * (2 * _CLIPPING / _QUANTISATION) - _CLIPPING) / share
 
     def unmask(self, masked: list[np.ndarray], revealed: list[dict[int, bytes]], dead: set[int]) -> float:
-        """What the server does after the last share, as `SecAggPlusWorkflow.unmask_stage` does it; its seconds."""
+        """Seconds of the server after the last share, with the steps of `SecAggPlusWorkflow.unmask_stage`."""
         shapes = [array.shape for array in masked]
         began = time.perf_counter()
         collected: dict[int, list[bytes]] = {}
@@ -150,7 +150,7 @@ class Cohort:
 
 
 def dropped_out(cohort: Cohort, client: int, sent: list[bytes]) -> list[np.ndarray]:
-    """What is left of the upload of ``client`` when the others are told that it has dropped out: its private mask."""
+    """The private mask: the rest of the upload of ``client`` once the others know that the client has dropped out."""
     masked = [bytes_to_ndarray(array) for array in sent]
     others = [other for other in cohort.around[client] if other != client]
     shares = [cohort.reveal(other, {client})[client] for other in others]
@@ -163,5 +163,5 @@ def dropped_out(cohort: Cohort, client: int, sent: list[bytes]) -> list[np.ndarr
 
 
 def dropped(clients: int, share: float, seed: int) -> set[int]:
-    """Who drops out."""
+    """The clients that drop out."""
     return set(random.Random(seed).sample(range(clients), round(clients * share)))

@@ -31,7 +31,7 @@ _BEGIN, _END = "<!-- attack -->", "<!-- /attack -->"
 
 
 def folded(seed: bytes) -> int:
-    """What of a seed reaches the generator."""
+    """The part of a seed that reaches the generator."""
     return int(np.bitwise_xor.reduce(np.frombuffer(seed, "<u4")))
 
 

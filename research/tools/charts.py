@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def in_words(chart: str) -> str:
-    """What a chart's file says to a reader that does not see it."""
+    """The words of a chart's file for a reader that does not see the chart."""
     return f'aria-label="{escape(charts()[chart][0])}"'
 
 

@@ -12,8 +12,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "evidence"
 PARTS = {"FLASHE and BFV": "benchmarks.md", "Hybrid HE": "benchmarks-hhe.md"}
 HEAD = """# Benchmarks on a second machine
 
-What [benchmarks.md](benchmarks.md) and [benchmarks-hhe.md](benchmarks-hhe.md) held before they were made again on the
-machine that they name, to lay beside them: each stamp below has its processor and its commit.
+The contents of [benchmarks.md](benchmarks.md) and [benchmarks-hhe.md](benchmarks-hhe.md) before these were made again
+on the machine that they name. Compare the two. Each stamp below has its processor and its commit.
 """
 
 
