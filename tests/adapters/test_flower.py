@@ -447,7 +447,7 @@ def test_an_app_that_fails_counts_nothing_and_looks_like_any_other(tmp_path, rng
         np.testing.assert_allclose(got, x, atol=1e-3)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(np.mean(others), abs=1e-6)
     assert "this client sends zeros that do not count" in caplog.text
-    assert "round 1: the apps of 1 of 5 clients have failed (train)" in caplog.text
+    assert "round 1: the apps of 1 of 5 clients failed (train)" in caplog.text
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -92,7 +92,7 @@ def test_what_the_adapter_cannot_do_is_in_the_clients_log_and_counts_nothing(tmp
         strategy, grid, _ = federation(tmp_path / str(number), client, opener="client-0.key")
         result = strategy.start(grid, record(initial()), num_rounds=1)
         assert re.search(rf"this client sends zeros that do not count: \w+: {re.escape(said)}", caplog.text)
-        assert "the apps of 1 of 3 clients have failed (train)" in caplog.text
+        assert "the apps of 1 of 3 clients failed (train)" in caplog.text
         (made,) = strategy.rounds
         assert made.accepted == CLIENTS and not any(c.left_out for c in made.clients)
         frames = {len(frame_bytes(reply.content["arrays"][UPDATE])) for _, reply in grid.received[:CLIENTS]}

@@ -523,8 +523,8 @@ def test_at_a_site_nobody_else_knows_the_draws_that_round_an_update(tmp_path, rn
     folder = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
     goals = [[rng.normal(0, 0.3, a.shape).astype(np.float32) for a in initial()] for _ in range(CLIENTS)]
     grid = LocalGrid(make_app(goals, [10] * CLIENTS), CLIENTS, folder, sites=sites)
-    known, used = Chain.draws, []
-    monkeypatch.setattr(Chain, "draws", lambda *given: used.append(given) or known(*given))
+    known, used = Chain.rounding_seed, []
+    monkeypatch.setattr(Chain, "rounding_seed", lambda *given: used.append(given) or known(*given))
     strategy = SecureStrategy(FedAvg(**ALL, fraction_evaluate=0), folder, out=tmp_path / "run")
     strategy.start(grid, record(initial()), num_rounds=1)
     assert strategy.rounds[0].accepted == CLIENTS

@@ -238,7 +238,7 @@ def test_attack_15_another_resolution_is_another_query_and_a_refused_one_is_spen
     assert number == 20 and len(asked) == 20 * CLIENTS and "20 queries in key epoch" in caplog.text
     with pytest.raises(errors.StrategyError, match="0 usable answers"):
         secure_sum(grid, QUESTION, folder, answers=[Answer("n", 65, 1.0, 1.0, "sum")])
-    assert "65 numbers, 64 are allowed" in caplog.text
+    assert "65 numbers, and 64 are allowed" in caplog.text
 
 
 def sites(tmp_path, *names, answers=None):

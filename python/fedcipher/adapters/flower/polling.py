@@ -17,6 +17,8 @@ from fedcipher.federation.server.polling import PolledExchange, ReplyPoller, wai
 
 __all__ = ["Arrivals", "FlowerLink", "check_grid"]
 
+_Exchange = Callable[..., PolledExchange]
+
 
 def check_grid(grid: object) -> None:
     """Raise `ParameterError` for an object that is not a grid of Flower."""
@@ -86,9 +88,7 @@ class Arrivals:
     ``gather`` is called with a function that sends the messages, and with the timeout in seconds.
     """
 
-    def __init__(
-        self, link: FlowerLink, gather: Callable[[Callable[..., PolledExchange], float | None], PolledExchange]
-    ) -> None:
+    def __init__(self, link: FlowerLink, gather: Callable[[_Exchange, float | None], PolledExchange]) -> None:
         self.link, self._gather = link, gather
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:

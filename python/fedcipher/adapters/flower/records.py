@@ -100,16 +100,9 @@ def context_of(ctxt: Context) -> bytes:
 
 
 def _app() -> str:
-    """The folder names of installed apps; empty in a simulation.
-
-    Flower installs an app below ``FLWR_HOME/apps``, in a folder whose name contains the app's hash.
-    """
+    """The installed app's folder below ``FLWR_HOME/apps``, whose name has the app's hash; empty in a simulation."""
     home = Path(os.environ.get("FLWR_HOME") or os.path.expanduser("~/.flwr")) / "apps"
-    found: set[str] = set()
-    for path in sys.path:
-        place = Path(path)
-        if home in place.parents:
-            found.add(place.relative_to(home).parts[0])
+    found = {path.relative_to(home).parts[0] for path in map(Path, sys.path) if home in path.parents}
     return "\n".join(sorted(found))
 
 

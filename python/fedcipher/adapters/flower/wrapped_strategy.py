@@ -175,10 +175,7 @@ class WrappedStrategy:
         sums: Sums | Report | None,
         answers: Sequence[Answer],
     ) -> tuple[ArrayRecord, MetricRecord | None]:
-        """The strategy's model and metrics for a round whose mean the server has opened.
-
-        Each reply in ``accepted`` gets the new ``model`` as its arrays, and the mean answers as its metrics.
-        """
+        """The result of an opened round, in which each reply has the new ``model`` and the mean answers."""
         self._answer(accepted, sums, answers)
         # A record for each reply, because a strategy may empty the records that it has read.
         records = [ArrayRecord(dict(model.items())) for _ in accepted]
@@ -190,10 +187,7 @@ class WrappedStrategy:
     def on_random_arrays(
         self, server_round: int, accepted: list[Message], said: Sums | Report | None, answers: Sequence[Answer]
     ) -> MetricRecord | None:
-        """Run the strategy on random arrays, to check that it still averages.
-
-        Returns the strategy's metrics if readers have reported answers, else None.
-        """
+        """Check on random arrays that the strategy averages. Returns its metrics if readers have reported answers."""
         rng = np.random.default_rng()
         probes = [rng.normal(size=_PROBE_SIZE) for _ in accepted]
         self._answer(accepted, said, answers)
