@@ -1,6 +1,6 @@
 //! Benchmarks of the core alone, each on one thread.
 
-use super::raise;
+use crate::errors::raise;
 use fedcipher_core::flashe::{Masking, mask};
 use fedcipher_core::mac::{field::Element, hash};
 use fedcipher_core::rlwe::{ntt::Ntt, params::PRIMES_4096};

@@ -1,8 +1,8 @@
 //! Parties without a shared key: identities, rosters, and members of a committee.
 
+use crate::errors::raise;
 use crate::forked::at_work;
 use crate::numbers::Int;
-use crate::raise;
 use fedcipher_core::ClientId;
 use fedcipher_core::oneshot::{identity, roster};
 use fedcipher_core::sign::Purpose;

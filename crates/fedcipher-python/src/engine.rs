@@ -1,7 +1,10 @@
 //! Clients of the offload engine and of the authority, for hosts.
 
+use crate::decryptor::Opened;
+use crate::errors::raise_as;
+use crate::frames::{Contributions, PythonFrame, contributions};
+use crate::layout::{Layout, slices};
 use crate::numbers::{Int, bare, ints};
-use crate::{Contributions, Layout, Opened, PythonFrame, contributions, raise_as, slices};
 use fedcipher_core::scheme::Expect;
 use fedcipher_core::{ClientId, Epoch, RoundId, Weight};
 use fedcipher_engine::client::{self, EncryptRequest, Patience, Values};

@@ -1,6 +1,7 @@
 //! Client key files: the core's rules on which users may read one, and which processes may use one at a time.
 
-use crate::{ClientKey, raise};
+use crate::errors::raise;
+use crate::keys::ClientKey;
 use fedcipher_core::key_file::{self, InUse, Sharing};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

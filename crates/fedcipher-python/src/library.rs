@@ -1,9 +1,12 @@
 //! Keys, frames and admission for schemes that use a Python library's arithmetic. The core checks everything except
 //! the payloads, which only the library understands.
 
+use crate::errors::raise;
 use crate::forked::at_work;
+use crate::frames::{Contributions, contributions};
+use crate::keys::{ClientKey, ServerKey};
+use crate::layout::{self, Layout};
 use crate::numbers::{Int, bare};
-use crate::{ClientKey, Contributions, Layout, ServerKey, contributions, raise};
 use fedcipher_core::admission::{self, Admission as Core, Rules};
 use fedcipher_core::bounds::{Bounds, Levels};
 use fedcipher_core::keys::{KeySet, KeyTag};
@@ -74,8 +77,8 @@ impl Library {
         self.bounds.checked_field_bits(bits, limit).map_err(raise)
     }
 
-    fn levels(&self) -> crate::Levels {
-        crate::Levels(self.rules().levels)
+    fn levels(&self) -> layout::Levels {
+        layout::Levels(self.rules().levels)
     }
 
     /// Makes keys: every client of `cohort` gets `secret`, and the server gets `public`.

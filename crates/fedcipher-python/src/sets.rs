@@ -1,6 +1,6 @@
 //! The rule of sets, for Python.
 
-use crate::raise;
+use crate::errors::raise;
 use fedcipher_core::sets::{self, Name};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
