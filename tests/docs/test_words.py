@@ -1,7 +1,7 @@
-"""Comments, docstrings and messages keep to plain English: none has a word of a private grammar.
+"""Comments, docstrings, messages and pages keep to plain English: none has a word of a private grammar.
 
 Of Python the product, the research package and the tools are read, with their docstrings and all strings that have a
-space. Of Rust all comments are read. Tests of Python are not.
+space. Of Rust all comments are read. Of pages the text is read without code. Tests of Python are not read.
 """
 
 import ast
@@ -86,7 +86,18 @@ def python_strings(text):
             yield from (joined(part.splitlines()) for part in re.split(r"\n\s*\n", node.value))
 
 
+def markdown_texts(text):
+    """Paragraphs, rows of tables and items of lists, without headings. Code in them is a thing with a name."""
+    text = re.sub(r"`[^`\n]*`", "CODE", re.sub(r"^```.*?^```|^#[^\n]*", "", text, flags=re.S | re.M))
+    return [joined(part.splitlines()) for part in re.split(r"\n\s*\n|\n(?=\s*[*|\-\d])", text)]
+
+
 def sources():
+    pages = [*ROOT.glob("[A-Z]*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")]
+    for path in sorted(pages):
+        # The conduct's text is the Contributor Covenant's.
+        if path.name not in ("CHANGELOG.md", "CODE_OF_CONDUCT.md"):
+            yield path, markdown_texts
     for folder in ("src", "tests", "examples", "benches"):
         for path in sorted(CRATES.glob(f"*/{folder}/**/*.rs")):
             if path.relative_to(CRATES).parts[0] != "fedcipher-tfhe":
@@ -146,6 +157,18 @@ def test_words_are_found_in_comments_of_rust(line, count):
 )
 def test_words_are_found_in_python(line, count):
     assert len(avoided([*python_comments(line), *python_strings(line)])) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("A paragraph.\n\nWhoever reads\nit is no reader.\n", 2),
+        ("```sh\n# whoever\n```\nRun `nobody` first.\n", 0),
+        ("* one\n* that is no key\n\n| a | b |\n|---|---|\n| it is no key | c |\n", 2),
+    ],
+)
+def test_words_are_found_in_pages(text, count):
+    assert len(avoided(markdown_texts(text))) == count
 
 
 if __name__ == "__main__":

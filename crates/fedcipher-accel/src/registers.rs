@@ -47,7 +47,7 @@ pub enum Code {
     None = 0,
     #[error("there is no such command")]
     Command,
-    #[error("another command is under way")]
+    #[error("another command is running")]
     Busy,
     #[error("a register holds what the command cannot work with")]
     Argument,
