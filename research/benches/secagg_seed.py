@@ -72,7 +72,7 @@ def report() -> str:
     rows = [
         ["seeds tried, with Flower's generator", f"{r['tried']:,}, one fits: the right one"],
         ["largest difference of what was read to what the client has", f"{r['error']:.1g}"],
-        ["seconds a seed, one core, Python", f"{r['each'] * 1e6:.1f} us"],
+        ["time a seed, one core, Python", f"{r['each'] * 1e6:.1f} us"],
         ["all 2^32, one core (computed)", f"{hours:.0f} hours"],
         [f"all 2^32, {os.cpu_count()} cores of this machine (computed)", f"{hours / (os.cpu_count() or 1):.0f} hours"],
         ["all 2^256 seeds of a share of `oneshot`, at this rate (computed)", f"10^{years:.0f} years"],

@@ -2,6 +2,7 @@
 
 import json
 import stat
+from pathlib import Path
 
 import fedcipher
 import numpy as np
@@ -195,6 +196,22 @@ def test_top_is_an_option_of_the_codec(capsys):
 def test_an_authority_is_named_by_its_address_and_a_folder(said):
     with pytest.raises(errors.ParameterError, match="authority://HOST:PORT/FOLDER"):
         server_keys(said)
+
+
+def test_a_runs_name_is_found_beside_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    named = tmp_path / "home" / "runs" / "app"
+    named.mkdir(parents=True)
+    assert keys.store.locate_run("app") == named
+    (tmp_path / "app").mkdir()
+    assert keys.store.locate_run("app") == named
+    assert keys.store.locate_run("./other/app") == Path("other/app")
+    (tmp_path / "app" / "run-2").mkdir()
+    assert keys.store.locate_run("app") == Path("app/run-2")
+    (tmp_path / "app" / "journal.db").touch()
+    assert keys.store.locate_run("app") == Path("app")
+    assert keys.store.locate_run("absent") == tmp_path / "home" / "runs" / "absent"
 
 
 def test_what_is_no_keys_of_an_engine_is_said(capsys, tmp_path):

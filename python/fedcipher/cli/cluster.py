@@ -21,7 +21,7 @@ __all__ = ["add_cluster"]
 def add_cluster(parser: Parser) -> None:
     """Add the four commands of `fedcipher cluster`."""
     parser.description = (
-        "Runs a SuperLink and SuperNodes as processes of this machine, with TLS, authentication and keys like a "
+        "Run a SuperLink and SuperNodes as processes of this machine, with TLS, authentication and keys like a "
         "deployment on several machines."
     )
     parts = parser.add_subparsers(required=True, metavar="up|run|status|down", title="commands")

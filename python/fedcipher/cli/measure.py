@@ -75,7 +75,7 @@ def add_measuring(parser: Parser) -> None:
 
 def add_advise(parser: Parser) -> None:
     """Add the options of `fedcipher advise`."""
-    parser.description = "Ranks schemes by predicted round time and bytes, from a calibration on this machine."
+    parser.description = "Rank schemes by predicted round time and bytes, from a calibration on this machine."
     federation = parser.add_argument_group("federation")
     federation.add_argument("--values", type=int, required=True, help="parameters of the model")
     federation.add_argument("--clients", type=int, default=10, help="updates in a round")

@@ -88,7 +88,10 @@ def _add_codec(parser: argparse.ArgumentParser, *, layers: bool) -> None:
         "--top", type=float, help="fraction of each tensor to send, the same entries for every client (default: all)"
     )
     group.add_argument(
-        "--rounding", default="nearest", choices=["nearest", "stochastic"], help="how values are rounded"
+        "--rounding",
+        default="nearest",
+        choices=["nearest", "stochastic"],
+        help="how values are rounded; if ranges follow the updates, nearest applies only where it has no bias",
     )
 
 

@@ -87,16 +87,20 @@ def home() -> Path:
 
 
 def locate_run(given: str | Path) -> Path:
-    """Resolve a run: the run's folder, the name of a run in `home`, or a training's folder (its last run)."""
+    """Resolve a run: the run's folder, a training's folder (its last run), or the name of a run in `home`."""
     given = as_path(given, "run")
-    if not given.exists() and len(given.parts) == 1:
-        return home() / "runs" / given
     runs = {
         int(found[1] or 1): path
         for path in given.glob("run*")
         if (found := re.fullmatch(r"run(?:-(\d+))?", path.name)) and not path.is_symlink()
     }
-    return given if (given / "journal.db").exists() or not runs else runs[max(runs)]
+    if any((given / name).exists() for name in ("journal.db", "run.json")):
+        return given
+    if runs:
+        return runs[max(runs)]
+    # An app, its keys and its run often have one name, and the app's folder is then here.
+    named = home() / "runs" / given if len(given.parts) == 1 else None
+    return named if named is not None and (named.is_dir() or not given.exists()) else given
 
 
 def named_folder(name: str) -> Path:
