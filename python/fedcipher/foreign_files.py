@@ -84,8 +84,6 @@ _CHUNK = 1 << 20
 _SQLITE_SECONDS = 30.0
 _SQLITE_STEPS = 10_000
 """Steps of SQLite's virtual machine between two checks of the clock."""
-_CHANGES = slice(24, 28)
-"""The bytes with a database's counter of changes. Changes in a write-ahead log do not count."""
 _COPIES = 20
 """Attempts to copy a database while another process writes it."""
 
@@ -331,18 +329,12 @@ def _read_consistent(path: Path, most: int) -> tuple[bytes, dict[str, bytes]]:
     """Read a database and its logs in a consistent state."""
     for _ in range(_COPIES):
         before, content = _logs_of(path, most), read_file(path, most)
-        # The state is consistent if the logs and the counter of changes stay the same. With a write-ahead log, pages of
-        # the database change only to contents of the unchanged log. With a rollback journal, they change only from
-        # contents of the journal, or between two values of the counter.
-        if content[_CHANGES] == _changes_of(path, most) and before == _logs_of(path, most):
+        # A change that is not complete at the second look has a log. A change that was completed meanwhile has left
+        # other contents, so the database is looked at last. Pages that a log replaces may differ.
+        if before == _logs_of(path, most) and content == read_file(path, most):
             return content, before
         time.sleep(0.05)
     raise ForeignFileError(errno.EAGAIN, "changes too fast to be copied", str(path))
-
-
-def _changes_of(path: Path, most: int) -> bytes:
-    with open_file(path, most) as file:
-        return file.read(_CHANGES.stop)[_CHANGES]
 
 
 def _logs_of(path: Path, most: int) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import fedcipher
 import numpy as np
 import pytest
+from fedcipher import foreign_files
 from fedcipher._files import own_target, write_whole
 from fedcipher.errors import ForeignFileError, RunError
 from fedcipher.foreign_files import open_sqlite_copy, parse_json, read_file, read_npz
@@ -258,6 +259,33 @@ def test_a_copy_of_a_database_is_whole_while_it_is_written(tmp_path, mode):
             ends.set()
             writer.join()
     assert {entry.name for entry in tmp_path.iterdir()} <= {"journal.db", *WITH_IT, "state"}
+
+
+def test_a_change_that_ends_between_two_looks_is_seen(tmp_path, monkeypatch):
+    """Half of it is in the first look at the database; the log is gone at the second look at the logs."""
+    path, done = tmp_path / "journal.db", []
+    read, logs = foreign_files.read_file, foreign_files._logs_of
+    with closing(sqlite3.connect(path, isolation_level=None)) as base:
+        base.executescript("PRAGMA journal_mode=DELETE; PRAGMA cache_size=1; CREATE TABLE t (a INTEGER, b TEXT)")
+        base.executemany("INSERT INTO t VALUES (1, ?)", [("x" * 500,)] * 500)
+
+        def begun_before(at, most):
+            if at == path and not done:
+                done.append("begun")
+                base.execute("BEGIN")
+                base.execute("UPDATE t SET a = 2")
+            return read(at, most)
+
+        def ended_before(at, most):
+            if done == ["begun"]:
+                done.append("ended")
+                base.execute("COMMIT")
+            return logs(at, most)
+
+        monkeypatch.setattr(foreign_files, "read_file", begun_before)
+        monkeypatch.setattr(foreign_files, "_logs_of", ended_before)
+        with open_sqlite_copy(path, 1 << 30) as copy:
+            assert copy.execute("SELECT DISTINCT a FROM t").fetchall() == [(2,)]
 
 
 WITH_IT = {f"journal.db-{ending}" for ending in ("wal", "shm", "journal")}
