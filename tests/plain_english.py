@@ -17,11 +17,16 @@ _END = re.compile(r"(?<=[.!?:])[\"')*_]*\s+(?=[\"'(*_`]*[A-Z0-9`])")
 
 def sentences(page: str) -> list[str]:
     """The sentences of ``page``, a text in Markdown. A cell of a table is looked at as a sentence of its own."""
-    text = _LINK.sub(r"\1", _COMMENT.sub("", _CODE.sub("\n\n", page)))
+    text = _LINK.sub(r"\1", _COMMENT.sub("", without_code(page)))
     found: list[str] = []
     for paragraph in _paragraphs(text):
         found += [part for part in _END.split(paragraph) if re.search(r"[A-Za-z]", part)]
     return found
+
+
+def without_code(page: str) -> str:
+    """``page`` without its blocks of code."""
+    return _CODE.sub("\n\n", page)
 
 
 def words(sentence: str) -> int:

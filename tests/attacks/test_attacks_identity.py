@@ -25,7 +25,7 @@ from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.policy import Policy
 from fedcipher.federation.server.round_sums import RoundSums
-from fedcipher.frame import inspect
+from fedcipher.frame import Kind, inspect
 from fedcipher.schemes import base
 from flower_harness import initial, record, wire_record
 from flwr.serverapp.strategy import FedAvg
@@ -386,11 +386,8 @@ class Committee:
             answer = self.scheme.committee.member(self.keys.client(0)).answer(request)
         except errors.SignatureError:
             return by_server, False
-        assert inspect(answer).kind == COMPLAINT
+        assert inspect(answer).kind == Kind.COMPLAINT
         return by_server, True
-
-
-COMPLAINT = 7
 
 
 def rostered(key, identities):

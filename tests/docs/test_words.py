@@ -11,6 +11,7 @@ import tokenize
 
 import pytest
 from places import ROOT
+from plain_english import without_code
 
 CRATES = ROOT / "crates"
 PACKAGES = ("python/fedcipher", "research", "tools", "examples")
@@ -88,7 +89,7 @@ def python_strings(text):
 
 def markdown_texts(text):
     """Paragraphs, rows of tables and items of lists, without headings. Code in them is a thing with a name."""
-    text = re.sub(r"`[^`\n]*`", "CODE", re.sub(r"^```.*?^```|^#[^\n]*", "", text, flags=re.S | re.M))
+    text = re.sub(r"`[^`\n]*`", "CODE", re.sub(r"^#[^\n]*", "", without_code(text), flags=re.M))
     return [joined(part.splitlines()) for part in re.split(r"\n\s*\n|\n(?=\s*[*|\-\d])", text)]
 
 
