@@ -255,15 +255,18 @@ class Committee:
             of_round = self._scheme.aggregator(self._key).committee
             refused = ["the scheme has no committee"] if of_round is None else of_round.take_prekeys([prekey])
         except FedcipherError as error:
-            header, refused = None, [str(error)]
-        number = 0 if header is None else int.from_bytes(prekey[-8 - header.payload_bytes :][:8], "little")
-        if refused or header is None or header.clients != [member] or number < self._numbers.get(member, 0):
-            _log.warning(
-                "a prekey of member %s is not used: %s", member, refused or "it is another member's, or an old one"
-            )
-            return False
+            return _not_used(member, [str(error)])
+        number = int.from_bytes(prekey[-8 - header.payload_bytes :][:8], "little")
+        if refused or header.clients != [member] or number < self._numbers.get(member, 0):
+            return _not_used(member, refused or "it is another member's, or an old one")
         self._prekeys[member], self._numbers[member] = prekey, number
         return True
+
+
+def _not_used(member: int, why: object) -> bool:
+    """False, with ``why`` in the log."""
+    _log.warning("a prekey of member %s is not used: %s", member, why)
+    return False
 
 
 def _unknown_nodes(link: Link, known: Iterable[int]) -> list[int]:
