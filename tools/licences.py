@@ -1,4 +1,4 @@
-"""Lists every Rust dependency's licence in docs/reference/licences.md.
+"""Lists every Rust dependency's licence, and whether it grants patent rights, in docs/reference/licences.md.
 
 With ``--check``, the program fails if the page is out of date. deny.toml lists the allowed licences (`make deny`).
 """
@@ -6,6 +6,7 @@ With ``--check``, the program fails if the page is out of date. deny.toml lists 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,16 @@ def workspace(manifest: Path) -> list[tuple[str, str, str, bool]]:
     ]
 
 
+GRANTS = ("Apache-2.0", "MPL-2.0")
+"""Licences in which contributors grant their patent rights. No other licence of our crates has such words."""
+
+
+def grants_patents(licence: str) -> bool:
+    """Whether each part of ``licence`` that applies together offers one of `GRANTS`."""
+    together = re.split(r" AND (?![^(]*\))", licence)
+    return all(any(name in part for name in GRANTS) for part in together)
+
+
 def page(rows: list[tuple[str, str, str, bool]]) -> str:
     lines = [
         "# Licences of the Rust dependencies",
@@ -64,10 +75,16 @@ def page(rows: list[tuple[str, str, str, bool]]) -> str:
         "client's key travels encrypted under an additively homomorphic public-key scheme. `oneshot` secret-shares",
         "that key with a committee instead. Whether that makes a difference to the claims has not been judged here.",
         "",
-        "| crate | version | licence | shipped |",
-        "|---|---|---|---|",
+        "*Patent grant*: each part of the licence can be taken as Apache-2.0 or MPL-2.0, in which contributors grant",
+        "their patent rights. The other licences have no such words. BSD-3-Clause-Clear refuses such rights.",
+        "",
+        "| crate | version | licence | patent grant | shipped |",
+        "|---|---|---|---|---|",
     ]
-    lines += [f"| {n} | {v} | {licence} | {'yes' if s else 'tests only'} |" for n, v, licence, s in rows]
+    lines += [
+        f"| {n} | {v} | {licence} | {'yes' if grants_patents(licence) else 'no'} | {'yes' if s else 'tests only'} |"
+        for n, v, licence, s in rows
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -139,7 +139,7 @@ def add_privacy(parser: argparse.ArgumentParser, *, rounds: bool) -> None:
         group.add_argument(
             "--dp-rounds",
             type=int,
-            help="with --dp-epsilon: maximum of updates that a client sends under these keys",
+            help="required with --dp-epsilon: maximum of updates that a client sends under these keys",
         )
 
 
