@@ -325,6 +325,7 @@ check: $(TESTED) ## start: run formatters, linters, types, spelling, the list of
 	$(BIN)/ruff format --check python research tests examples tools hardware
 	$(BIN)/typos
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright -p tools/pyright.json --pythonpath $(BIN)/python
 	$(BIN)/python tools/licences.py --check
 	$(BIN)/python tools/prove.py
 

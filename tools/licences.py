@@ -21,8 +21,9 @@ def crates() -> list[tuple[str, str, str, bool]]:
     """(name, version, licence, shipped) of every dependency. A crate that only tests use is not shipped."""
     found: dict[tuple[str, str, str], bool] = {}
     for manifest in MANIFESTS:
-        for *crate, shipped in workspace(manifest):
-            found[tuple(crate)] = shipped or found.get(tuple(crate), False)
+        for name, version, licence, shipped in workspace(manifest):
+            crate = (name, version, licence)
+            found[crate] = shipped or found.get(crate, False)
     return sorted((*crate, shipped) for crate, shipped in found.items())
 
 

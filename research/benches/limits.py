@@ -62,7 +62,7 @@ def _memory(rates: dict[str, float], moved: float) -> float:
 
 def _prime_below(bits: int) -> int:
     """The largest prime of so many bits that has transforms of N = 4096."""
-    return next(p for k in itertools.count(1) if gmpy2.is_prime(p := (1 << bits) - k * 2 * _N + 1))
+    return next(p for k in itertools.count(1) if gmpy2.is_prime(p := (1 << bits) - k * 2 * _N + 1))  # pyright: ignore
 
 
 def paths() -> dict[str, Any]:

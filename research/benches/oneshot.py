@@ -38,7 +38,7 @@ def oneshot(clients: int, **params: Any) -> Scheme:
 def clients_seconds(made: list[tuple[Scheme, KeySet]], values: list[np.ndarray]) -> list[tuple[Times, int]]:
     """(seconds of a client, offline and online; bytes of its message) of each scheme, which take turns."""
     encryptors = [one.encryptor(keys.client(0)) for one, keys in made]
-    prekeys = [one.prekeys(keys) for one, keys in made]
+    prekeys = [one.committee.prekeys(keys) if one.committee else [] for one, keys in made]
     seconds: list[list[float]] = [[] for _ in made]
     sizes = [0] * len(made)
     for number in range(1, _REPEATS + 2):

@@ -1,4 +1,3 @@
-# pyright: basic
 """`fedcipher train` against the same app under Flower's own FedAvg: `make bench-train`.
 
 Fills the table of docs/evidence/training.md.

@@ -118,7 +118,7 @@ def lora(task: Task, seed: int, data: Path) -> Federation:
     @app.train()
     def _(message: Message, context: Context) -> Message:
         client, number = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
-        own, adapters = load_part(text, client, task.clients), message.content["arrays"].items()
+        own, adapters = load_part(text, client, task.clients), message.content.array_records["arrays"].items()
         drawn = hash((seed, number, client)) & 0xFFFF_FFFF
         how = {"steps": _LORA_STEPS, "rate": _LORA_RATE, "seed": drawn}
         trained, loss = train({name: array.numpy() for name, array in adapters}, fixed, own, **how)

@@ -62,7 +62,7 @@ def app_of(work: Workload, seed: int, *, secure: bool) -> ClientApp:
 
     @app.train()
     def train(msg: Message, ctxt: Context) -> Message:
-        model = {name: array.numpy() for name, array in msg.content["arrays"].items()}
+        model = {name: array.numpy() for name, array in msg.content.array_records["arrays"].items()}
         client = int(ctxt.node_config["partition-id"])
         made, examples = work.train(model, seed, int(msg.content["config"]["server-round"]), client)
         content = {"arrays": recorded(made), "metrics": MetricRecord({"num-examples": examples})}
