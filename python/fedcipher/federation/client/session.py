@@ -17,8 +17,8 @@ import numpy as np
 from fedcipher.codec import Array
 from fedcipher.errors import RoundError
 from fedcipher.federation.app_inputs import check_app_inputs
-from fedcipher.federation.charter import PURPOSES, Purpose
-from fedcipher.federation.client import committee, queries, reports
+from fedcipher.federation.charter import PURPOSES, Purpose, digest_of
+from fedcipher.federation.client import committee, consent, queries, reports
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.egress import checked
 from fedcipher.federation.client.frame import RoundFrame
@@ -28,6 +28,7 @@ from fedcipher.federation.messages import (
     CLEAR,
     COMMITTEE,
     CONFIG,
+    CONSENT,
     CONTEXT,
     METRICS,
     QUERY,
@@ -92,10 +93,17 @@ class ClientSession:
 
     ``holder`` returns the key's holder. ``context`` returns the digest of the settings that no charter lists
     (`fedcipher.federation.app_inputs.digest_of_context`). Neither is called for a message that belongs to no run.
+    ``consents`` decides whether the site's people agree to a run; without it, the site's policy alone decides.
     """
 
-    def __init__(self, holder: Callable[[], KeyHolder], context: Callable[[], bytes]) -> None:
-        self._holder, self._context = holder, context
+    def __init__(
+        self,
+        holder: Callable[[], KeyHolder],
+        context: Callable[[], bytes],
+        *,
+        consents: consent.Consent | None = None,
+    ) -> None:
+        self._holder, self._context, self._consents = holder, context, consents
 
     def open(self, message: Message, *, queries_too: bool = False) -> Work | Message | None:
         """Return work for the app, an answer that needs no app, or None for a message that does not belong to a run.
@@ -106,11 +114,17 @@ class ClientSession:
         content, category = message.content, message.type.partition(".")[0]
         if queries_too and category == _QUERY and record_in(content, QUERY, Config) is not None:
             return self._query(message)
+        asked = record_in(content, CONSENT, Config)
+        if asked is not None:
+            return self._reply(message, consent.answer(asked, self._holder(), self._consents))
         if REPORT in content:
             return self._reply(message, reports.report(message, self._holder(), self._context()))
         config = record_in(content, CONFIG, Config)
         if config is not None and category in PURPOSES:
-            return self._round(message, RoundSettings.parse(config), PURPOSES[PURPOSES.index(category)])
+            settings = RoundSettings.parse(config)
+            if not self._agreed(settings.charter, settings.document):
+                return self._reply(message, consent.waiting())
+            return self._round(message, settings, PURPOSES[PURPOSES.index(category)])
         if COMMITTEE in content:
             # Answered without the app, so that the reply cannot contain its data.
             return self._reply(message, committee.answer(content[COMMITTEE], self._holder()))
@@ -124,7 +138,13 @@ class ClientSession:
     def _reply(message: Message, content: Content) -> Message:
         return Message(message.node, message.type, content)
 
-    def _query(self, message: Message) -> Work:
+    def _agreed(self, digest: bytes, document: bytes) -> bool:
+        return self._consents is None or self._consents.given(digest, document)
+
+    def _query(self, message: Message) -> Work | Message:
+        document = message.content[QUERY].get("document")
+        if isinstance(document, bytes) and not self._agreed(digest_of(document), document):
+            return self._reply(message, consent.waiting())
         holder, lock = self._holder(), ExitStack()
         with lock:
             lock.enter_context(holder.store.locked())
