@@ -121,10 +121,7 @@ class ClientSession:
             return self._reply(message, reports.report(message, self._holder(), self._context()))
         config = record_in(content, CONFIG, Config)
         if config is not None and category in PURPOSES:
-            settings = RoundSettings.parse(config)
-            if not self._agreed(settings.charter, settings.document):
-                return self._reply(message, consent.waiting())
-            return self._round(message, settings, PURPOSES[PURPOSES.index(category)])
+            return self._round(message, RoundSettings.parse(config), PURPOSES[PURPOSES.index(category)])
         if COMMITTEE in content:
             # Answered without the app, so that the reply cannot contain its data.
             return self._reply(message, committee.answer(content[COMMITTEE], self._holder()))
@@ -153,6 +150,8 @@ class ClientSession:
 
     def _round(self, message: Message, settings: RoundSettings, purpose: Purpose) -> Work | Message:
         """Open one message of a round: all checks come first, then the app, then one frame."""
+        if not self._agreed(settings.charter, settings.document):
+            return self._reply(message, consent.waiting())
         holder, lock = self._holder(), ExitStack()
         with lock:
             lock.enter_context(holder.store.locked())

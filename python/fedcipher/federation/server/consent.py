@@ -16,18 +16,18 @@ __all__ = ["WAITS", "agreed_nodes", "is_waiting"]
 _log = quoting_log("fedcipher.federation")
 _ASK_AGAIN_SECONDS = 5.0
 WAITS = (
-    "its site has not agreed to this run yet: somebody there decides with `fedcipher guard approve`. "
-    "SecureStrategy(consent_timeout=SECONDS) waits for them before the first round"
+    "its site has not agreed to this run yet: people there decide with `fedcipher guard approve`. "
+    "SecureStrategy(consent_timeout=SECONDS) waits for all sites before the first round"
 )
 
 
 def is_waiting(reply: Reply) -> bool:
-    """Whether the node of ``reply`` waits for somebody at its site to agree to the run."""
+    """Whether the people at the site of ``reply`` have not decided about the run yet."""
     return _state_of(reply) == WAITING
 
 
 def agreed_nodes(run: RunState, nodes: Collection[int], seconds: float) -> set[int]:
-    """Those of ``nodes`` whose sites agree to the run's charter within ``seconds``.
+    """The nodes whose sites agree to the run's charter within ``seconds``.
 
     Raises `StrategyError` if fewer agree than a sum needs.
     """
