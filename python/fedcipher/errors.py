@@ -25,6 +25,7 @@ __all__ = [
     "ForeignFileError",
     "ForgedAggregateError",
     "FrameError",
+    "GuardError",
     "IdentityInUseError",
     "InternalError",
     "KeyClosedError",
@@ -278,6 +279,10 @@ class WorkersError(FedcipherError):
 
 class ClusterError(FedcipherError):
     """A cluster on this machine does not start, or is in an unexpected state."""
+
+
+class GuardError(FedcipherError):
+    """The guard cannot keep an app from its site's secrets or from the network, or cannot work with its SuperNode."""
 
 
 class SealedModelError(FedcipherError):
