@@ -104,19 +104,19 @@ class TaskInput:
 class SuperNode:
     """The Runtime API of the SuperNode at ``address``.
 
-    The SuperNode runs with ``--isolation process``, and has the ``secret`` by ``--superexec-auth-secret-file``. Only the
-    guard knows this secret, so no other process can take tasks.
+    The SuperNode runs with ``--isolation process``, and ``--superexec-auth-secret-file`` gives it the ``secret``. Only
+    the guard knows this secret, so no other process can take tasks.
     """
 
-    def __init__(self, address: str, secret: bytes) -> None:
-        self._address = address
+    def __init__(self, address: str, secret: bytes, certificates: bytes | None = None) -> None:
+        self._address, self._certificates = address, certificates
         self._client = self._connect(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[_ACQUIRE]))
 
     def _connect(self, *interceptors: Any) -> RuntimeHttpClient:
         return RuntimeHttpClient.from_server_address(
             server_address=self._address,
-            insecure=True,
-            root_certificates=None,
+            insecure=self._certificates is None,
+            root_certificates=self._certificates,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), *interceptors],
         )
 
