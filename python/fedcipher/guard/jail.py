@@ -330,7 +330,7 @@ class Wall:
     remedy: str
 
 
-_PROBE_LIMITS = Limits(memory=256 << 20, processes=32, file_size=1 << 20, open_files=64)
+_PROBE_LIMITS = Limits(memory=128 << 20, processes=32, file_size=1 << 20, open_files=64)
 _PROBE_SECONDS = 60.0
 _PROBE_REMEDY = "do not run apps on this machine, and report the line with the kernel's version"
 
@@ -344,7 +344,7 @@ def walls() -> list[Wall]:
         with tempfile.TemporaryDirectory(prefix="fedcipher-walls-") as folder:
             return _tried(Path(folder))
     except GuardError as error:
-        wall = getattr(error, "wall", "start")
+        wall = error.wall or "start"
         return [Wall(wall, False, str(error), _REMEDIES.get(wall, _PROBE_REMEDY))]
 
 
@@ -394,13 +394,17 @@ def _answers(jail: Jail) -> list[tuple[str, bool, str]]:
         connection, _ = jail.listener.accept()
         with connection, connection.makefile("rb") as lines:
             connection.settimeout(_PROBE_SECONDS)
+            connection.sendall(f"{jail.landlock}\n".encode())
             found = [tuple(json.loads(line)) for line in lines]
-    except (OSError, ValueError) as error:
-        jail.kill()
-        said = (jail.output.read(4096) or b"").decode(errors="replace").strip()
-        raise GuardError(f"the program that tries the walls gave no answer: {error}; {said}") from error
+    except (OSError, ValueError):
+        found = []
     if not found or found[-1][0] != "end":
-        raise GuardError("the program that tries the walls ended early; run the check again on a quiet machine")
+        jail.wait(1)
+        jail.kill()
+        said = (jail.output.read(1 << 16) or b"").decode(errors="replace").strip().rpartition("\n")[2]
+        raise GuardError(
+            f"the program that tries the walls ended early: {said or 'no message'}; run the check again, and report it"
+        )
     return [(str(name), holds is True, str(tried)) for name, holds, tried in found[:-1]]
 
 
