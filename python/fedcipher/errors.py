@@ -237,6 +237,18 @@ class CharterError(FedcipherError):
     """A run's charter is malformed, is not accepted here, or does not allow a message."""
 
 
+class GuardError(FedcipherError):
+    """A site's guard cannot work, or cannot start an app behind every wall.
+
+    Attributes
+    ----------
+    wall
+        The name of the wall that cannot be built; empty if the error is of another kind.
+    """
+
+    wall: str = ""
+
+
 class StrategyError(FedcipherError):
     """A strategy, or the way it is started, does not work with encrypted updates."""
 
