@@ -293,10 +293,6 @@ class ClusterError(FedcipherError):
     """A cluster on this machine does not start, or is in an unexpected state."""
 
 
-class GuardError(FedcipherError):
-    """The guard cannot keep an app from its site's secrets or from the network, or cannot work with its SuperNode."""
-
-
 class SealedModelError(FedcipherError):
     """A model was read, but only its ciphertext is available."""
 
