@@ -2,22 +2,17 @@
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from deployment_harness import BIN, Federation, free_port, wait_for
 
-UNWALLED = Path(__file__).with_name("unwalled_guard.py")
-
 
 class Guarded(Federation):
     """``keys``: the folder of the clients' keys. ``guards`` are the guards' processes, one a SuperNode."""
 
-    def __init__(self, folder, clients, keys, rules="", program=None):
-        self.keys, self.rules, self.guards = Path(keys), rules, []
-        self.nodes = []
-        self._program = program or [sys.executable, str(UNWALLED)]
+    def __init__(self, folder, clients, keys, rules=""):
+        self.keys, self.rules, self.guards, self.nodes = Path(keys), rules, [], []
         super().__init__(folder, clients)
 
     def start_nodes(self, superlink):
@@ -41,8 +36,15 @@ class Guarded(Federation):
         rules.write_text(self.rules or '{"fedcipher_guard": 1}')
         log = self.folder / f"guard-{k}-{time.time_ns()}.log"
         process = subprocess.Popen(
-            [*self._program, address, str(secret), str(self.key(k)), str(self.home(k) / "guard"), str(rules)],
-            env={**self.programs.env, "FEDCIPHER_HOME": str(self.home(k))},
+            [
+                *(str(BIN / "fedcipher"), "guard", "run", "--supernode", address, "--secret-file", str(secret)),
+                *("--key", str(self.key(k)), "--folder", str(self.home(k) / "guard"), "--rules", str(rules)),
+            ],
+            env={
+                **self.programs.env,
+                "FEDCIPHER_HOME": str(self.home(k)),
+                "FEDCIPHER_STATE_DIR": str(self.home(k) / "state"),
+            },
             stdout=log.open("w"),
             stderr=subprocess.STDOUT,
             start_new_session=True,
