@@ -180,7 +180,7 @@ def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when):
         victim.wait()
         mark = home / "dead"
         federation.guards[0] = federation.start_guard(0, ["-c", DYING, place, when, str(mark)])
-        run = federation.start(APP, config_of(home, made, **{"may-lose": 1, "deadline": 60}))
+        run = federation.start(APP, config_of(home, made, **{"may-lose": 1, "consent-timeout": 200}))
         until = time.monotonic() + 200
         while federation.guards[0].poll() is None and run.poll() is None and time.monotonic() < until:
             time.sleep(0.1)
