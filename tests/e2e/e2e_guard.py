@@ -168,9 +168,12 @@ sys.exit(cli.main(sys.argv[4:]))
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("place", STEPS)
-def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when):
+@pytest.mark.parametrize(
+    ("place", "when", "consent"),
+    [*((place, when, 0) for place in STEPS for when in ("before", "after")), ("client.PullMessages", "after", 200)],
+)
+def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when, consent):
+    """``consent``: the first message asks for consent, otherwise for training."""
     made = keys_of("bfv", home / "keys")
     rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"app_seconds": 60')
     federation = Guarded(home, CLIENTS, made, rules)
@@ -180,7 +183,7 @@ def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when):
         victim.wait()
         mark = home / "dead"
         federation.guards[0] = federation.start_guard(0, ["-c", DYING, place, when, str(mark)])
-        run = federation.start(APP, config_of(home, made, **{"may-lose": 1, "consent-timeout": 200}))
+        run = federation.start(APP, config_of(home, made, **{"may-lose": 1, "consent-timeout": consent}))
         until = time.monotonic() + 200
         while federation.guards[0].poll() is None and run.poll() is None and time.monotonic() < until:
             time.sleep(0.1)

@@ -94,7 +94,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class TaskInput:
-    """What a task brings: Flower's context, the app and its package, the message, and the run's whole settings."""
+    """The input of a task: Flower's context, the app and its package, the message, and all settings of the run."""
 
     context: Context
     message: Message
