@@ -203,8 +203,8 @@ class Task:
         """The task's input and message; None if an earlier guard was killed before it had both.
 
         Both are asked for in the same breath. A SuperNode waits without limit for the reply to a task whose message
-        was never pulled. Raises `CharterError` if the app's package is not the one that the run names, and `GuardError` if
-        the SuperNode waits in this way.
+        was never pulled. Raises `GuardError` if the SuperNode waits in this way, and `CharterError` if the app's package
+        is not the one that the run names.
         """
         input_file, head_file = self._folder / "input", self._folder / "head"
         if head_file.exists():
@@ -226,8 +226,8 @@ class Task:
             return self._client.PullMessages(PullAppMessagesRequest())
         except httpx.HTTPStatusError as error:
             raise GuardError(
-                "the SuperNode has given up a task whose message was never pulled, because the guard was gone too long. "
-                "It now waits without limit: restart the SuperNode, then the guard"
+                "the SuperNode has given up a task whose message was never pulled, because the guard was gone too "
+                "long. It now waits without limit: restart the SuperNode, then the guard"
             ) from error
 
     @property

@@ -55,8 +55,10 @@ _PROGRAM = "from flwr.supernode.cli import flwr_clientapp; flwr_clientapp()"
 class AppProcess(Protocol):
     """A started app. ``listener`` accepts its connections, and ``output`` is what it prints."""
 
-    listener: socket.socket
-    output: IO[bytes]
+    @property
+    def listener(self) -> socket.socket: ...
+    @property
+    def output(self) -> IO[bytes]: ...
 
     def poll(self) -> int | None:
         """The exit status of the app; None while it runs."""
