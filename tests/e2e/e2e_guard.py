@@ -215,9 +215,7 @@ def test_a_guards_memory_stays_below_eight_models(home, scheme):
         said = federation.run(APP, config, timeout=1200)
         assert said.count(": sum of 3 encrypted updates") == 2, said + federation.logs()
         more, model = peak_mib(federation.guards[0]) - before, 4 * size / 2**20
-        print(
-            f"{scheme}: a guard's peak is {more:.0f} MiB over its start, {more / model:.1f} models of {model:.0f} MiB"
-        )
+        print(f"{scheme}: a guard's peak grows by {more:.0f} MiB, {more / model:.1f} models of {model:.0f} MiB")
         assert more < 8 * model
     finally:
         federation.stop()

@@ -203,8 +203,8 @@ class Task:
         """The task's input and message; None if an earlier guard was killed before it had both.
 
         Both are asked for in the same breath. A SuperNode waits without limit for the reply to a task whose message
-        was never pulled. Raises `GuardError` if the SuperNode waits in this way, and `CharterError` if the app's package
-        is not the one that the run names.
+        was never pulled. Raises `GuardError` if the SuperNode waits in this way. Raises `CharterError` if the app's
+        package is not the one that the run names.
         """
         input_file, head_file = self._folder / "input", self._folder / "head"
         if head_file.exists():
