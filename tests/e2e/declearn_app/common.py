@@ -43,4 +43,4 @@ def own_client(kind, number, folder):
 
 
 def own_server(kind):
-    return parse_secagg_config_server(kind, bitsize=64, clipval=1e3)
+    return parse_secagg_config_server(kind, bitsize=64, clipval=1e4)

@@ -18,8 +18,8 @@ optim = FLOptimConfig.from_params(client_opt=0.1, server_opt=1.0, aggregator=Ave
 config = {
     "rounds": rounds,
     "register": {"min_clients": CLIENTS},
-    "training": {"batch_size": 32, "n_epoch": 1, "shuffle": False},
-    "evaluate": {"batch_size": 128},
+    "training": {"batch_size": 32, "n_steps": 6, "n_epoch": None, "shuffle": False},
+    "evaluate": {"batch_size": 128, "n_steps": 2},
 }
 if kind == "fedcipher":
     from fedcipher.adapters.declearn import FederatedServer as Protected

@@ -5,7 +5,7 @@ from typing import Any
 from fedcipher._optional import load, require
 from fedcipher.errors import DependencyError
 
-__all__ = ["aggregator", "communication", "main", "mean", "messaging", "metrics", "secagg", "secagg_messages"]
+__all__ = ["aggregator", "communication", "main", "mean", "messaging", "secagg", "secagg_messages"]
 
 require("fedcipher.adapters.declearn", "declearn", "declearn")
 
@@ -20,6 +20,5 @@ communication: Any = load("declearn.communication.api")
 main: Any = load("declearn.main")
 mean: Any = load("declearn.metrics._mean")
 messaging: Any = load("declearn.messaging")
-metrics: Any = load("declearn.metrics")
 secagg: Any = load("declearn.secagg.api")
 secagg_messages: Any = load("declearn.secagg.messaging")

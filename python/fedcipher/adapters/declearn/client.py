@@ -70,14 +70,16 @@ class SecaggClient(api.secagg.SecaggConfigClient):
         return Collector()
 
 
-class ProtectedNetwork(api.communication.NetworkClient, register=False):
+class ProtectedNetwork(api.communication.NetworkClient):
     """A declearn ``NetworkClient`` between the app and ``inner``, another one.
 
     The server's requests come from messages of the run, which the client's session checks. The app's answers leave as
     one frame. Every other message in either direction is refused, except those of set-up and end.
     """
 
-    # The base class's own set-up would open a second connection.
+    protocol = NAME
+
+    # The base class's own set-up would read certificates for a second connection.
     def __init__(self, inner: Any, config: SecaggClient) -> None:
         self.server_uri, self.name, self._inner = inner.server_uri, inner.name, inner
         self.logger = logging.getLogger(f"declearn.client-{inner.name}.network")
@@ -174,10 +176,15 @@ class ProtectedNetwork(api.communication.NetworkClient, register=False):
             await self._reply(self._rounds.seal(lambda work: _result(message, work)))
         elif isinstance(message, _messages.Error):
             await self._inner.send_message(_messages.Error(refusal(RuntimeError(message.message))))
-        elif isinstance(message, (_messages.InitReply, Ready)) or (isinstance(message, _messages.MetadataReply) and self._metadata.issuperset(message.data_info)):
+        elif self._may_leave(message):
             await self._inner.send_message(message)
         else:
             raise UnsupportedError(f"a {type(message).__name__} may not leave this client")
+
+    def _may_leave(self, message: Any) -> bool:
+        if isinstance(message, _messages.MetadataReply):
+            return self._metadata.issuperset(message.data_info)
+        return isinstance(message, (_messages.InitReply, Ready))
 
     async def _reply(self, content: bytes) -> None:
         await self._inner.send_message(RoundReply(self._number, content))
@@ -200,7 +207,7 @@ def _result(message: Any, work: Work) -> AppResult:
         if message.aux_var:
             raise UnsupportedError(f"auxiliary variables {sorted(message.aux_var)} have no place in a frame")
         update = _held(message.updates)
-        return trained(work, update.updates.pack(), update.weights, message.n_steps)
+        return trained(work, update.updates.pack(), update.weights)
     states = {name: _held(state) for name, state in message.metrics.items()}
     return evaluated({n: (s.num_sum, s.divisor) for n, s in states.items() if isinstance(s, api.mean.MeanState)})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,9 @@ __all__ = ["REQUEST_FIELDS", "Request", "RoundWork", "evaluated", "request_recor
 
 RECORD, KEY = "declearn", "request"
 """The record of a message that has the request's fields, and its one key."""
-REQUEST_FIELDS: dict[Purpose, frozenset[str]] = {
-    "train": frozenset(["batches", "n_epoch", "n_steps", "timeout"]),
-    "evaluate": frozenset(["batches", "n_steps", "timeout"]),
+REQUEST_FIELDS: dict[Purpose, list[str]] = {
+    "train": ["batches", "n_epoch", "n_steps", "timeout"],
+    "evaluate": ["batches", "n_steps", "timeout"],
 }
 """The fields of declearn's requests that a charter fixes. Round and weights follow from the chain."""
 
@@ -48,10 +48,9 @@ class Request:
         record, settings = record_in(message.content, RECORD, Config), record_in(message.content, CONFIG, Config)
         if record is None or settings is None:
             raise CharterError("the message has no request for declearn")
-        fields: Any = json.loads(record[KEY])
-        if not isinstance(fields, dict) or set(cast("dict[str, Any]", fields)) != REQUEST_FIELDS[self.purpose]:
+        self.fields: dict[str, Any] = json.loads(record[KEY])
+        if sorted(self.fields) != REQUEST_FIELDS[self.purpose]:
             raise CharterError("the message's request does not have the fields that declearn's has")
-        self.fields = cast("dict[str, Any]", fields)
         self.index = RoundSettings.parse(settings).index
         # A copy, because apps may write into the arrays of a model.
         self.arrays = {name: np.array(values) for name, values in work.model.items()}
@@ -124,7 +123,7 @@ class RoundWork:
             work.__exit__()
 
 
-def trained(work: Work, updates: Mapping[str, Any], weight: float, steps: int) -> AppResult:
+def trained(work: Work, updates: Mapping[str, Any], weight: float) -> AppResult:
     """The app's result from declearn's ``updates``, by name: the model before less the model after, times ``weight``.
 
     Raises `LayoutError` for other names or shapes than the model's.
@@ -133,7 +132,7 @@ def trained(work: Work, updates: Mapping[str, Any], weight: float, steps: int) -
         raise LayoutError(f"the update has the arrays {sorted(updates)}, and the model has {sorted(work.names)}")
     return AppResult(
         [_after(name, before, updates[name], weight) for name, before in work.model.items()],
-        {"num-examples": float(weight), "n_steps": steps},
+        {"num-examples": float(weight)},
     )
 
 

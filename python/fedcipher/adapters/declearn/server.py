@@ -12,7 +12,6 @@ from typing import Any
 
 from fedcipher.adapters.declearn import api
 from fedcipher.adapters.declearn.client import check_aggregator
-from fedcipher.adapters.declearn.link import LoopLink
 from fedcipher.adapters.declearn.round_work import (
     RECORD,
     REQUEST_FIELDS,
@@ -24,7 +23,8 @@ from fedcipher.adapters.declearn.wire import NAME, Ready, RoundQuery, RoundReply
 from fedcipher.errors import StrategyError
 from fedcipher.federation.answers import Answer
 from fedcipher.federation.charter import Purpose
-from fedcipher.federation.messages import Message
+from fedcipher.federation.messages import Config, Message
+from fedcipher.federation.server.loop_link import LoopLink
 from fedcipher.federation.server.run import ServerRun, Summed
 from fedcipher.federation.server.setup import Plan, RunSetup
 
@@ -186,6 +186,11 @@ class FederatedServer(api.main.FederatedServer):
 
     # --- a round -----------------------------------------------------------------------------
 
+    @property
+    def _connected(self) -> LoopLink:
+        assert self._link is not None, "a round comes after the initialization"
+        return self._link
+
     async def _send_request_with_optional_weights(self, msg_light: Any, clients: set[str]) -> None:
         """Keep declearn's request for `_collect_results`: clients get it with the run's message, without weights."""
         self._request = msg_light
@@ -207,7 +212,7 @@ class FederatedServer(api.main.FederatedServer):
 
     def _train(self, request: Any, clients: set[str]) -> Any:
         run, before = self.federation, [*self.federation.model.arrays]
-        run.begin_round(request.round_i, self._link)
+        run.begin_round(request.round_i, self._connected)
         summed = run.accept_train(self._replies("train", request, clients))
         run.end_training(None)
         if summed is None or summed.model is None:
@@ -231,12 +236,11 @@ class FederatedServer(api.main.FederatedServer):
         return {answer.name: summed.answers.ratio(answer)[0] for answer in self._setup.answers["evaluate"]}
 
     def _replies(self, purpose: Purpose, request: Any, clients: set[str]) -> Any:
-        run, link = self.federation, self._link
-        assert link is not None, "a round comes after the initialization"
+        run, link = self.federation, self._connected
         fields = {name: getattr(request, name) for name in REQUEST_FIELDS[purpose]}
         nodes = [node for node, name in enumerate(self._clients) if name in clients]
-        record: Mapping[str, Any] = request_record(fields)
-        asked = [Message(node, run.charter.types[purpose], {RECORD: type(record)(record)}) for node in nodes]
+        kind, record = run.charter.types[purpose], request_record(fields)
+        asked = [Message(node, kind, {RECORD: Config(record)}) for node in nodes]
         return run.gather(partial(link.exchange, run.ask(purpose, request.round_i, asked)), run.timeout)
 
     def _conduct_global_update(self, results: Mapping[str, Any]) -> None:

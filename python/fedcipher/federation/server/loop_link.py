@@ -1,4 +1,4 @@
-"""The link of a run over a framework whose network belongs to an event loop, for a run in another thread."""
+"""The link of a run whose network belongs to an event loop. The run itself is in another thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LoopLink:
         self._late: SimpleQueue[tuple[str, Reply]] = SimpleQueue()
 
     def nodes(self) -> Collection[int]:
-        """The nodes of the run. declearn replaces none of them."""
+        """The nodes that the link was made for."""
         return self._nodes
 
     def exchange(
