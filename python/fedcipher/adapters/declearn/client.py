@@ -200,7 +200,7 @@ def check_aggregator(aggregator: Any) -> None:
 
 
 def _result(message: Any, work: Work) -> AppResult:
-    """The result in the app's ``message``. Raises for an answer that is none, which counts as a failure."""
+    """The result in the app's ``message``. Any error in it counts as a failure of the app."""
     if isinstance(message, _messages.Error):
         raise RuntimeError(message.message)
     if work.updates:

@@ -41,7 +41,7 @@ def request_settings(fields: Mapping[str, Any]) -> Settings:
 
 
 class Request:
-    """What the app shall compute: the ``purpose``, the round's ``index``, its ``fields`` and the model's ``arrays``."""
+    """A computation for the app: the ``purpose``, the round's ``index``, its ``fields`` and the model's ``arrays``."""
 
     def __init__(self, message: Message, work: Work) -> None:
         self.purpose: Purpose = "train" if work.updates else "evaluate"
