@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import json
+import logging
 import threading
 import time
 from functools import partial
@@ -216,7 +217,7 @@ def test_an_error_of_the_network_is_a_reply_with_an_error():
 class Inner:
     """A network that records what is sent, and gives ``incoming``."""
 
-    server_uri, name = "uri", "client"
+    server_uri, name, logger = "uri", "client", logging.getLogger("client")
 
     def __init__(self, *incoming):
         self.incoming, self.sent = list(incoming), []

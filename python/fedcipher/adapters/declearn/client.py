@@ -4,7 +4,6 @@ This module has no postponed annotations, because declearn reads the types of fi
 """
 
 import dataclasses
-import logging
 from typing import Any, NoReturn
 
 from fedcipher.adapters.declearn import api
@@ -82,7 +81,7 @@ class ProtectedNetwork(api.communication.NetworkClient):
     # The base class's own set-up would read certificates for a second connection.
     def __init__(self, inner: Any, config: SecaggClient) -> None:
         self.server_uri, self.name, self._inner = inner.server_uri, inner.name, inner
-        self.logger = logging.getLogger(f"declearn.client-{inner.name}.network")
+        self.logger = inner.logger
         self._metadata = frozenset(config.metadata)
         settings = config.settings()
         self._rounds = RoundWork(lambda: key_holder_of(settings, {}))

@@ -87,10 +87,10 @@ class RoundWork:
     def receive(self, raw: bytes) -> Request | bytes:
         """The request that the message ``raw`` makes of the app, or the reply to it if it makes none."""
         self.drop()
-        message = Message(0, "")
+        message, session = Message(0, ""), self._session
         try:
             message = Message.parse(raw)
-            opened = self._session.open(message)
+            opened = session.open(message)
             if opened is None:
                 raise CharterError(f"a message of type {message.type!r} belongs to no run")
             if isinstance(opened, Message):

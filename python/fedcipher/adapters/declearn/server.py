@@ -113,7 +113,7 @@ class FederatedServer(api.main.FederatedServer):
             raise StrategyError("FederatedServer needs secagg=SecaggServer(...)")
         self._setup = secagg.run_setup(self.metrics)
         self._check_optimiser()
-        self.federation = ServerRun(self._setup, show=self.logger.info)
+        self.federation = ServerRun(self._setup)
         """The run, with its records and its model."""
         self._names: list[str] = []
         self._clients: list[str] = []
