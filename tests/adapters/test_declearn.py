@@ -124,6 +124,15 @@ def test_rounds_make_the_mean_of_all_clients_and_their_loss(federation):
     assert all(r.fields == FIELDS[r.purpose] for r in run.seen)
 
 
+def test_clients_count_their_steps_where_the_keys_have_weights(federation):
+    def app(client, work, request):
+        weight, model = client + 1, zip(NAMES, request.arrays.values(), target(client), strict=True)
+        return trained(work, {name: (x - y) * weight for name, x, y in model}, weight)
+
+    summed = federation(app=app, examples_per_weight=3.0).train(1)
+    assert np.abs(summed.model[0] - 14 / 6).max() < 1e-3, "1, 2 and 3, each as often as it says"
+
+
 def test_the_second_rounds_app_gets_the_model_that_the_client_has_computed(federation):
     run = federation()
     model = run.train(1).model
