@@ -21,7 +21,7 @@ TFHE := crates/fedcipher-tfhe
 	test-rust test-python test-long test-containers test-dispatch test-static test-tfhe check-features deny advisories \
 	prove maude constant-time \
 	attack fuzz mutants mutants-core mutants-engine mutants-flower \
-	e2e e2e-apps e2e-dashboard e2e-guard e2e-looks e2e-oneshot e2e-resume e2e-signals \
+	e2e e2e-apps e2e-dashboard e2e-declearn e2e-guard e2e-looks e2e-oneshot e2e-resume e2e-signals \
 	bench bench-hhe bench-second bench-train bench-offload bench-oneshot bench-lora secagg-compare dp-table scale limits \
 	results results-examples results-hhe results-study results-published results-bits results-lost results-train published \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds \
@@ -253,6 +253,15 @@ e2e-guard: build ## campaign: run unchanged and hostile apps behind guards, and 
 # Runs `oneshot` on a SuperLink, with lost uploads and killed members. Takes minutes.
 e2e-oneshot: build ## campaign: run oneshot on a SuperLink with lost uploads and killed members
 	$(BIN)/python -m pytest -s tests/e2e/e2e_oneshot.py
+
+# Runs declearn's server and clients as processes, in the clear and encrypted. The models must be equal. declearn has an
+# environment of its own. Takes minutes, most of them for one round of declearn's Joye-Libert.
+DECLEARN ?= $(VENV)/declearn
+e2e-declearn: build ## campaign: run a federation of declearn in the clear and encrypted, and compare the models
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(DECLEARN)
+	$(BIN)/uv pip install --quiet --python $(DECLEARN)/bin/python -r pyproject.toml --extra declearn pytest
+	PYTHONPATH=python $(DECLEARN)/bin/python -m pytest tests/adapters/test_declearn.py
+	FEDCIPHER_DECLEARN_PYTHON=$(DECLEARN)/bin/python $(BIN)/python -m pytest tests/e2e/e2e_declearn.py
 
 # Opens a run's page in Chromium, with the width of a phone and of a desktop. Reads the loggers' files with the loggers'
 # own libraries.

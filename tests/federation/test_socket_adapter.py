@@ -108,6 +108,8 @@ def test_the_adapter_fits_on_a_page_and_federation_knows_no_framework():
         assert not found, f"{path.name} imports {found}"
     flower = sum(len(path.read_text().splitlines()) for path in (package / "adapters" / "flower").glob("*.py"))
     assert flower < 1300
+    declearn = sum(len(path.read_text().splitlines()) for path in (package / "adapters" / "declearn").glob("*.py"))
+    assert declearn < 800
 
 
 def test_an_adapter_passes_every_option_of_a_run():
