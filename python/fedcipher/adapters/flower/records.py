@@ -14,6 +14,7 @@ from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import FrameError, LayoutError, SealedModelError
 from fedcipher.federation import messages
 from fedcipher.federation.app_inputs import digest_of_context
+from fedcipher.federation.client.evidence import Recorder
 from fedcipher.federation.messages import Arrays, Config, Content, Metrics, PackedArray, Reply
 from fedcipher.federation.refusal import CODE, reference_of, refusal
 
@@ -73,9 +74,12 @@ def reply_of(msg: Message, node: int) -> Reply:
     return Reply(node, content_of(msg.content))
 
 
-def refuse(msg: Message, error: BaseException) -> Message:
-    """The refusal of ``msg``, with the same text for every cause. The cause goes to this client's log."""
-    return Message(Error(code=CODE, reason=refusal(error)), reply_to=msg)
+def refuse(msg: Message, error: BaseException, recorder: Recorder | None = None) -> Message:
+    """The refusal of ``msg``, with the same text for every cause. The cause goes to this client's log.
+
+    ``recorder`` is the site's log of lines, which gets the reference alone.
+    """
+    return Message(Error(code=CODE, reason=refusal(error, recorder)), reply_to=msg)
 
 
 def model_record(arrays: Mapping[str, NumpyArray]) -> ArrayRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedcipher.errors import PlaintextError
+from fedcipher.federation.client.evidence import HEAD_BYTES
 from fedcipher.federation.messages import (
     CLEAR,
     CONTEXT,
@@ -41,7 +42,8 @@ def checked(reply: Content, scheme: str, number: int, clear: frozenset[str]) -> 
         elif name == METRICS:
             fit = isinstance(record, Metrics) and keys <= PHASES
         elif name == CONTEXT:
-            fit = isinstance(record, Config) and {"digest"} <= keys <= {"digest", "unopened"}
+            fit = isinstance(record, Config) and {"digest"} <= keys <= {"digest", "unopened", "head"}
+            fit = fit and len(record.get("head", b"")) in (0, HEAD_BYTES)
         else:
             fit = name == CLEAR and isinstance(record, Metrics) and keys <= clear
         if not fit:

@@ -21,6 +21,7 @@ from fedcipher.federation.charter import PURPOSES, Purpose
 from fedcipher.federation.client import committee, queries, reports
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.egress import checked
+from fedcipher.federation.client.evidence import FRAME, Recorder, frame_facts
 from fedcipher.federation.client.frame import RoundFrame
 from fedcipher.federation.client.key_holder import KeyHolder, take_prekeys
 from fedcipher.federation.client.model import ClientModel
@@ -95,7 +96,14 @@ class ClientSession:
     """
 
     def __init__(self, holder: Callable[[], KeyHolder], context: Callable[[], bytes]) -> None:
-        self._holder, self._context = holder, context
+        self._find_holder, self._context = holder, context
+        self.recorder: Recorder | None = None
+        """The log of the site whose key answered the last message; None if the site keeps none."""
+
+    def _holder(self) -> KeyHolder:
+        holder = self._find_holder()
+        self.recorder = holder.recorder
+        return holder
 
     def open(self, message: Message, *, queries_too: bool = False) -> Work | Message | None:
         """Return work for the app, an answer that needs no app, or None for a message that does not belong to a run.
@@ -203,6 +211,9 @@ class _RoundMessage:
             # key. Under `oneshot` that party then learns whether the altered sum is in range
             # (docs/evidence/proof.md, theorem 2).
             context["unopened"] = model.unopened
+        if self._holder.recorder is not None:
+            facts = frame_facts(frame, charter.digest, purpose, self._settings.index, model.associated_data(purpose))
+            context["head"] = self._holder.recorder.record(FRAME, facts)
         content: Content = {
             charter.record: wire_record({UPDATE: frame}),
             METRICS: Metrics({**self._frame.phases, **self._phases}),
