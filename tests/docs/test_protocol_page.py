@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fedcipher.federation import charter, query
 from fedcipher.federation import messages as protocol
+from fedcipher.federation.client import consent
 from fedcipher.federation.records import PHASES
 from fedcipher.federation.round_settings import RoundSettings
 from places import ROOT
@@ -88,6 +89,7 @@ def proto_fields(name):
         ("A frame's head", header_fields()),
         ("A frame's end", end_fields()),
         ("A report", {*names(protocol, "REPORT", "EVALUATION"), "purpose", "report"}),
+        ("A question for consent", {*consent._FIELDS, protocol.CONSENT, "state"}),
         ("A committee's messages", committee_fields()),
         ("A query", {*query._FIELDS, "document", "plan", "prekeys", protocol.QUERY}),
         *((title, proto_fields(name)) for title, name in CALLS.items()),
@@ -103,7 +105,7 @@ def test_every_field_of_every_message_has_a_row(title, fields):
 def test_no_other_name_of_the_protocol_travels():
     """A constant of the protocol that no section covers would be a message of its own."""
     known = {"CONFIG", "METRICS", "CONTEXT", "CLEAR", "UPDATE", "REPORT", "EVALUATION", "AGGREGATE_PREFIX", "PREFIX"}
-    known |= {"COMMITTEE", "REQUEST", "ANSWER", "QUERY", "REFUSED"}
+    known |= {"COMMITTEE", "REQUEST", "ANSWER", "QUERY", "REFUSED", "CONSENT"}
     found = {
         name for name, value in vars(protocol).items() if isinstance(value, str) and value.startswith("fedcipher.")
     }

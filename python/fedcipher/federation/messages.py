@@ -25,6 +25,7 @@ __all__ = [
     "CLEAR",
     "COMMITTEE",
     "CONFIG",
+    "CONSENT",
     "CONTEXT",
     "EVALUATION",
     "METRICS",
@@ -32,11 +33,13 @@ __all__ = [
     "PREFIX",
     "PREKEY",
     "QUERY",
+    "READY",
     "RECORD",
     "REFUSED",
     "REPORT",
     "REQUEST",
     "UPDATE",
+    "WAITING",
     "Arrays",
     "Config",
     "Content",
@@ -62,6 +65,10 @@ CONFIG = PREFIX + "round"
 """Settings record of a message: `fedcipher.federation.round_settings.RoundSettings`."""
 METRICS = PREFIX + "metrics"
 """Metrics record of a reply: seconds of work that does not depend on data. A strategy does not get this record."""
+CONSENT = PREFIX + "consent"
+"""Settings record of a message that asks for consent to a charter, and of the reply with the site's state."""
+READY, WAITING = "ready", "waiting"
+"""States of a site in `CONSENT`: its people agree to the run, or have not decided yet."""
 CONTEXT = PREFIX + "context"
 """Settings record of a reply: the digest of the app's inputs that the charter does not list."""
 CLEAR = PREFIX + "clear"

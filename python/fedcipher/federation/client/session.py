@@ -17,8 +17,8 @@ import numpy as np
 from fedcipher.codec import Array
 from fedcipher.errors import RoundError
 from fedcipher.federation.app_inputs import check_app_inputs
-from fedcipher.federation.charter import PURPOSES, Purpose
-from fedcipher.federation.client import committee, queries, reports
+from fedcipher.federation.charter import PURPOSES, Purpose, digest_of
+from fedcipher.federation.client import committee, consent, queries, reports
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.egress import checked
 from fedcipher.federation.client.evidence import FRAME, Recorder, frame_facts
@@ -29,6 +29,7 @@ from fedcipher.federation.messages import (
     CLEAR,
     COMMITTEE,
     CONFIG,
+    CONSENT,
     CONTEXT,
     METRICS,
     QUERY,
@@ -93,10 +94,17 @@ class ClientSession:
 
     ``holder`` returns the key's holder. ``context`` returns the digest of the settings that no charter lists
     (`fedcipher.federation.app_inputs.digest_of_context`). Neither is called for a message that belongs to no run.
+    ``consents`` decides whether the site's people agree to a run; without it, the site's policy alone decides.
     """
 
-    def __init__(self, holder: Callable[[], KeyHolder], context: Callable[[], bytes]) -> None:
-        self._find_holder, self._context = holder, context
+    def __init__(
+        self,
+        holder: Callable[[], KeyHolder],
+        context: Callable[[], bytes],
+        *,
+        consents: consent.Consent | None = None,
+    ) -> None:
+        self._find_holder, self._context, self._consents = holder, context, consents
         self.recorder: Recorder | None = None
         """The log of the site whose key answered the last message; None if the site keeps none."""
 
@@ -114,6 +122,9 @@ class ClientSession:
         content, category = message.content, message.type.partition(".")[0]
         if queries_too and category == _QUERY and record_in(content, QUERY, Config) is not None:
             return self._query(message)
+        asked = record_in(content, CONSENT, Config)
+        if asked is not None:
+            return self._reply(message, consent.answer(asked, self._holder(), self._consents))
         if REPORT in content:
             return self._reply(message, reports.report(message, self._holder(), self._context()))
         config = record_in(content, CONFIG, Config)
@@ -132,7 +143,13 @@ class ClientSession:
     def _reply(message: Message, content: Content) -> Message:
         return Message(message.node, message.type, content)
 
-    def _query(self, message: Message) -> Work:
+    def _agreed(self, digest: bytes, document: bytes) -> bool:
+        return self._consents is None or self._consents.given(digest, document)
+
+    def _query(self, message: Message) -> Work | Message:
+        document = message.content[QUERY].get("document")
+        if isinstance(document, bytes) and not self._agreed(digest_of(document), document):
+            return self._reply(message, consent.waiting())
         holder, lock = self._holder(), ExitStack()
         with lock:
             lock.enter_context(holder.store.locked())
@@ -141,6 +158,8 @@ class ClientSession:
 
     def _round(self, message: Message, settings: RoundSettings, purpose: Purpose) -> Work | Message:
         """Open one message of a round: all checks come first, then the app, then one frame."""
+        if not self._agreed(settings.charter, settings.document):
+            return self._reply(message, consent.waiting())
         holder, lock = self._holder(), ExitStack()
         with lock:
             lock.enter_context(holder.store.locked())

@@ -12,6 +12,7 @@ from fedcipher.federation.canonical import encode
 from fedcipher.federation.charter import Purpose
 from fedcipher.federation.messages import CONFIG, Config, Message
 from fedcipher.federation.round_settings import RoundSettings
+from fedcipher.federation.server.consent import agreed_nodes
 from fedcipher.federation.server.model import Delivery
 from fedcipher.federation.server.state import RunState
 from fedcipher.foreign_text import quoting_log
@@ -28,6 +29,7 @@ class Asking:
         self._run = run
         # The messages that ask for histograms. They are sent once more to ask for updates.
         self._measuring_messages: list[Message] = []
+        self._asked_for_consent = False
 
     def ask(self, purpose: Purpose, index: int, messages: list[Message]) -> Iterator[Message]:
         """Add the model and the round's settings to ``messages``.
@@ -37,6 +39,7 @@ class Asking:
         too many clients.
         """
         self._run.training, self._run.waits_for_all = purpose == "train", False
+        messages = self._with_consent(messages)
         messages = self._sampled_to_train(index, messages) if self._run.training else self._sampled(index, messages)
         for message in messages:
             self._check_settings(message, purpose, index)
@@ -54,6 +57,15 @@ class Asking:
         client's privacy budget.
         """
         return self._run.scheme.codec.privacy is None or bool(self._run.setup.answers["evaluate"])
+
+    def _with_consent(self, messages: list[Message]) -> list[Message]:
+        """Before the run's first messages, wait until sites agree to the charter. Drop messages to the others."""
+        if self._asked_for_consent or not self._run.setup.consent_timeout or not messages or self._run.link is None:
+            return messages
+        self._asked_for_consent = True
+        nodes = {message.node for message in messages}
+        agreed = agreed_nodes(self._run, nodes, self._run.setup.consent_timeout)
+        return [message for message in messages if message.node in agreed]
 
     def _sampled_to_train(self, index: int, messages: list[Message]) -> list[Message]:
         messages = self._run.nodes.without(messages, {*self._run.nodes.sent_false_shares, *self._run.search.found})

@@ -25,6 +25,7 @@ from fedcipher.federation.messages import (
     record_in,
 )
 from fedcipher.federation.records import MAX_PHASE, PHASES, ClientRecord, RoundRecord
+from fedcipher.federation.server.consent import WAITS, is_waiting
 from fedcipher.federation.server.round_sums import RoundSums
 from fedcipher.federation.server.state import RunState
 from fedcipher.foreign_text import quoted, quoting_log
@@ -161,6 +162,8 @@ def frame_in(reply: Reply, what: str, mod: str) -> tuple[bytes, bytes]:
     """
     if reply.error is not None:
         raise StrategyError(quoted(reply.error))
+    if is_waiting(reply):
+        raise StrategyError(WAITS)
     arrays = [pair for record in reply.content.values() if isinstance(record, Arrays) for pair in record.items()]
     if len(arrays) != 1 or arrays[0][0] != UPDATE:
         raise PlaintextError(f"the {what} is not encrypted; add fedcipher.adapters.flower.{mod} to the app's mods")

@@ -79,6 +79,7 @@ class RunOptions(TypedDict, total=False):
     deadline: float | None
     grace: float
     committee_timeout: float
+    consent_timeout: float
     on_round: Callable[[RoundRecord], None] | Iterable[Callable[[RoundRecord], None]] | None
     on_progress: Callable[[int, int], None] | None
     workers: RayWorkers | None
@@ -154,6 +155,9 @@ class RunSetup:
         Seconds that the other clients have after the quorum is reached.
     committee_timeout
         Seconds that a committee's members have to answer in a round, for schemes with a committee.
+    consent_timeout
+        Seconds that people at sites with a guard have to agree to the run's charter, before the first round. 0: clients
+        are not asked first, and a site that has not agreed is left out of its first rounds.
     on_round
         One or several functions, called with each finished `RoundRecord`, such as the loggers of `fedcipher.watch`.
     on_progress
@@ -183,6 +187,7 @@ class RunSetup:
         deadline: float | None = None,
         grace: float = 10.0,
         committee_timeout: float = 60.0,
+        consent_timeout: float = 0.0,
         on_round: Callable[[RoundRecord], None] | Iterable[Callable[[RoundRecord], None]] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
         workers: RayWorkers | None = None,
@@ -208,6 +213,7 @@ class RunSetup:
         self.clear = sorted(set(texts(clear, "clear")))
         self.round_close = RoundClose(quorum=quorum, deadline=deadline, grace=grace, minimum=self.minimum)
         self.committee_timeout = seconds(committee_timeout, "committee_timeout")
+        self.consent_timeout = float(real_number(consent_timeout, "consent_timeout", 0))
         self.corrupt = self._corrupt_of(corrupt_clients)
         self.may_lose, self.least_kept = whole_number(may_lose, "may_lose"), real_number(least_kept, "least_kept")
         # Not relative to the current folder, because a framework chooses the folder that the app runs in.
