@@ -26,18 +26,28 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from fedcipher import _native
-from fedcipher._files import create_private, flush_folder, make_private_folder, unwritten, wait_locked, write_whole
+from fedcipher._files import (
+    create_private,
+    drop_drafts,
+    flush_folder,
+    make_private_folder,
+    unwritten,
+    wait_locked,
+    write_whole,
+)
 from fedcipher.errors import CharterError, StateError
 from fedcipher.federation.canonical import decode, encode
 from fedcipher.federation.client.evidence import HEAD_BYTES
 from fedcipher.federation.client.key_holder import KeyHolder, own_setting
 from fedcipher.foreign_files import MAX_LOG, read_file
 
-__all__ = ["Head", "Line", "Log", "LogKey", "Parsed", "parse_log", "read_log", "with_log"]
+__all__ = ["START", "Head", "Line", "Log", "LogKey", "Parsed", "parse_log", "read_log", "with_log"]
 
 _SIGNED_BYTES = HEAD_BYTES - 64
 _LINES, _HEAD, _LOCK = "lines.jsonl", "head.json", "lock"
 _MAX_HEAD_FILE = 1 << 26
+START = "log"
+"""Kind of a log's first line, which names the log and its key."""
 _VERSION = 1
 _FIELDS = ["at", "facts", "kind", "n", "salt"]
 _ADVICE = "keep the folder for an inspection, and give the log a new folder"
@@ -125,12 +135,12 @@ class Parsed:
     tree: _native.LogTree
 
 
-def read_log(folder: Path, *, follow: bool = False) -> tuple[bytes, bytes]:
+def read_log(folder: Path) -> tuple[bytes, bytes]:
     """The contents of a log's two files: head and lines. Raises the errors of `open_file`."""
     # The head comes first: a line that is written meanwhile is then beyond it, not missing.
-    head = read_file(folder / _HEAD, _MAX_HEAD_FILE, follow=follow)
+    head = read_file(folder / _HEAD, _MAX_HEAD_FILE)
     try:
-        return head, read_file(folder / _LINES, MAX_LOG, follow=follow)
+        return head, read_file(folder / _LINES, MAX_LOG)
     except FileNotFoundError:
         return head, b""
 
@@ -185,7 +195,7 @@ class Log:
     def __init__(self, folder: Path, key: LogKey) -> None:
         self._folder, self._key = folder, key
         self._lock = threading.Lock()
-        self._head_file, self._written = b"", 0
+        self._head_file, self._left = b"", (0, 0)
         self._parsed: Parsed | None = None
         self._recorded: set[bytes] = set()
         self.log = b""
@@ -195,6 +205,7 @@ class Log:
             except OSError as error:
                 raise unwritten(folder, error) from error
             with wait_locked(folder / _LOCK):
+                drop_drafts(folder)
                 self._load()
 
     @property
@@ -223,8 +234,7 @@ class Log:
         except FileNotFoundError:
             self._begin()
             return
-        lines = self._folder / _LINES
-        if head_file == self._head_file and lines.exists() and lines.stat().st_size == self._written:
+        if head_file == self._head_file and self._state_of_lines() == self._left:
             return
         head_file, content = read_log(self._folder)
         try:
@@ -238,8 +248,7 @@ class Log:
         self._parsed, self.log = parsed, parsed.head.log
         self._recorded = {encode([line.kind, line.facts]) for line in map(Line.parse, parsed.lines)}
         self._write_line(parsed.missing)
-        self._head_file = head_file
-        self._written = sum(len(line) + 1 for line in parsed.lines)
+        self._head_file, self._left = head_file, self._state_of_lines()
 
     def _begin(self) -> None:
         """Write the first line of a new log."""
@@ -247,7 +256,7 @@ class Log:
             raise StateError(f"the log {self._folder} has lost its head; {_ADVICE}")
         key, self.log = self._key, secrets.token_bytes(16)
         self._append(
-            "log",
+            START,
             {
                 "fedcipher_log": _VERSION,
                 "log": self.log.hex(),
@@ -281,10 +290,18 @@ class Log:
         lines.append(line)
         self._parsed = Parsed(lines, head, b"", tree)
         self._recorded.add(encode([kind, dict(facts)]))
-        self._head_file, self._written = content, self._written + len(line) + 1
+        self._head_file, self._left = content, self._state_of_lines()
+
+    def _state_of_lines(self) -> tuple[int, int]:
+        """Size and time of change of the file of lines, by which another party's change is noticed early."""
+        try:
+            about = (self._folder / _LINES).stat()
+        except FileNotFoundError:
+            return 0, 0
+        return about.st_size, about.st_mtime_ns
 
     def _drop_memory(self) -> None:
-        self._parsed, self._head_file, self._written = None, b"", 0
+        self._parsed, self._head_file, self._left = None, b"", (0, 0)
 
     def _write_line(self, content: bytes) -> None:
         """Append bytes to the file of lines, synced. Raises `RunError`."""

@@ -19,6 +19,7 @@ from fedcipher.federation.query import Query
 from fedcipher.frame import inspect
 
 __all__ = [
+    "APPROVAL",
     "CHARTER",
     "FRAME",
     "HEAD_BYTES",
@@ -33,7 +34,8 @@ __all__ = [
 ]
 
 CHARTER, QUERY, FRAME, OPENED, REFUSAL = "charter", "query", "frame", "opened", "refusal"
-"""Kinds of lines."""
+APPROVAL = "approval"
+"""Kinds of lines. An approval names a charter, and says which app and settings a person has approved, and who."""
 HEAD_BYTES = 16 + 8 + 32 + 64
 """Length of a log's encoded head: the log's number, its number of lines, the root, and the signature."""
 

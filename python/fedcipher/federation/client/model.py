@@ -114,7 +114,8 @@ class ClientModel:
             earlier = self._chain.state
             measured, bound = self._chain.measuring, self._chain.associated_data("train", index)
             opened = self._chain.step(decryptor, frames, index)
-            self._record_opened(frames, opened.failed, "train", index, bound, before=earlier.position)
+            what = "measure" if measured else "train"
+            self._record_opened(frames, opened.failed, what, index, bound, before=earlier.position)
             self._save_notes(number, opened)
             if not measured:
                 included = any(self._holder.client in clients for clients in opened.clients)
@@ -134,7 +135,7 @@ class ClientModel:
             self._store.save_state(self._chain.state, previous=earlier)
 
     def _record_opened(
-        self, frames: list[bytes], failed: list[int], purpose: Purpose, index: int, bound: bytes, *, before: bytes
+        self, frames: list[bytes], failed: list[int], purpose: str, index: int, bound: bytes, *, before: bytes
     ) -> None:
         """Write the opened sums to the site's log, before the model that they lead to is stored."""
         if self._holder.recorder is None:

@@ -231,7 +231,9 @@ class _RoundMessage:
             # (docs/evidence/proof.md, theorem 2).
             context["unopened"] = model.unopened
         if self._holder.recorder is not None:
-            facts = frame_facts(frame, charter.digest, purpose, self._settings.index, model.associated_data(purpose))
+            what = "measure" if model.measuring and purpose == "train" else purpose
+            bound = model.associated_data(purpose)
+            facts = frame_facts(frame, charter.digest, what, self._settings.index, bound)
             context["head"] = self._holder.recorder.record(FRAME, facts)
         content: Content = {
             charter.record: wire_record({UPDATE: frame}),
