@@ -5,14 +5,13 @@ import numpy as np
 from fedcipher import keys
 from fedcipher.federation.app_inputs import digest_of_context
 from fedcipher.federation.client.app_result import AppResult
-from fedcipher.federation.client.key_holder import key_holder_of
 from fedcipher.federation.client.session import ClientSession, Work
 from fedcipher.federation.messages import Message
 from fedcipher.federation.refusal import refused
 from fedcipher.federation.server.link import reply_from
 from fedcipher.federation.server.run import ServerRun
 from fedcipher.federation.server.setup import RunSetup
-from fedcipher.guard.log import with_log
+from fedcipher.guard.log import logged_holder
 
 CLIENTS = 4
 
@@ -22,7 +21,7 @@ class Site:
 
     def __init__(self, key, logs, answers=None):
         own = {"fedcipher-key": str(key), "fedcipher-log": str(logs)}
-        self.session = ClientSession(lambda: with_log(key_holder_of(own, {}), own), lambda: digest_of_context({}, "x"))
+        self.session = ClientSession(lambda: logged_holder(own, {}), lambda: digest_of_context({}, "x"))
         self.answers, self.sent = answers, []
 
     @property

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from fedcipher._files import write_whole
 from fedcipher.cli.parser import Parser
+from fedcipher.errors import ParameterError, StateError
 from fedcipher.foreign_text import show
 
 __all__ = ["add_verify"]
-
-_FOUND = 1
-"""Exit status if there is a finding."""
 
 
 def add_verify(parser: Parser) -> None:
@@ -39,9 +37,13 @@ def add_verify(parser: Parser) -> None:
 
 def _verify(options: argparse.Namespace, _: list[str]) -> int:
     from fedcipher.guard.audit import audit
+    from fedcipher.guard.log import is_log
     from fedcipher.guard.report import as_html, as_markdown
     from fedcipher.keys.store import load_server, locate_run
 
+    for folder in options.logs:
+        if not is_log(folder):
+            raise ParameterError(f"{folder} is not the folder of a log; name the folder that has the log's head.json")
     runs = [locate_run(run) for run in options.runs]
     result = audit(options.logs, runs, [load_server(path)[1] for path in options.keys])
     if options.out is not None:
@@ -58,4 +60,8 @@ def _verify(options: argparse.Namespace, _: list[str]) -> int:
         f"{len(result.logs)} logs with {lines} lines; {inside} of {len(result.fates)} frames are in a sum that a log "
         f"shows; {result.heads} heads of servers fit; {len(result.findings)} findings"
     )
-    return _FOUND if result.findings else 0
+    if result.findings:
+        raise StateError(
+            f"the logs have {len(result.findings)} findings that need an explanation; they are listed above"
+        )
+    return 0

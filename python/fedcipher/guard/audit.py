@@ -1,6 +1,6 @@
 """Checks logs against each other, against a run's folder, and against the keys of their sites; needs no network.
 
-Every log comes from somebody else, and so does the run's folder. A log proves what its site has signed. It does not
+All these files come from other parties. A log proves what its site has signed. It does not
 prove that the site wrote everything down: that follows from other logs, and from heads that others have kept.
 """
 
@@ -175,7 +175,7 @@ class SiteLog:
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of one frame of a site."""
+    """The fate of one frame of a site."""
 
     site: str
     client: int
@@ -251,7 +251,7 @@ def _first_odd(content: bytes) -> str:
         try:
             line = Line.parse(raw)
         except StateError as error:
-            return f"; line {number} is no line: {error}"
+            return f"; line {number} is not one of a log: {error}"
         if line.n != number:
             return f"; line {number} has the number {line.n}"
     return ""
@@ -290,8 +290,8 @@ def _check_keys(made: Audit, keys: Sequence[_native.ServerKey]) -> None:
         verify = log.start["verify"]
         if not known:
             made.notes.append(
-                f"{log.site}: its signing key is {verify}. No file of public keys vouches for it here: compare it with "
-                "the site, or name the file with --keys"
+                f"{log.site}: its signing key is {verify}, which no file of public keys here has: compare it with the "
+                "site, or name the file with --keys"
             )
         elif known[0].verify_keys.get(client, b"").hex() != verify:
             made.findings.append(f"{log.site}: its signing key is not the key of client {client} in the key set")

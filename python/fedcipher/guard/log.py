@@ -7,8 +7,8 @@ The folder of a log has two files:
 
 A head is the log's number, the number of lines, and the root of their Merkle tree (RFC 6962), signed with the client's
 key. The head is on disk before its line, and has the line's text. So a crash between the two files loses nothing, and a
-line without a signature never exists. Heads leave the site in frames. Whoever keeps one finds a log that has been cut,
-rewritten or replaced since.
+line without a signature never exists. Heads leave the site in frames. A party that keeps one can find
+that the log has been cut, rewritten or replaced since.
 
 Lines have public facts only. Each has a random salt, because the lines of a log could be guessed otherwise: a head then
 reveals nothing but its number of lines.
@@ -38,10 +38,10 @@ from fedcipher._files import (
 from fedcipher.errors import CharterError, StateError
 from fedcipher.federation.canonical import decode, encode
 from fedcipher.federation.client.evidence import HEAD_BYTES
-from fedcipher.federation.client.key_holder import KeyHolder, own_setting
+from fedcipher.federation.client.key_holder import KeyHolder, key_holder_of, own_setting
 from fedcipher.foreign_files import MAX_LOG, read_file
 
-__all__ = ["START", "Head", "Line", "Log", "LogKey", "Parsed", "parse_log", "read_log", "with_log"]
+__all__ = ["START", "Head", "Line", "Log", "LogKey", "Parsed", "is_log", "logged_holder", "parse_log", "read_log"]
 
 _SIGNED_BYTES = HEAD_BYTES - 64
 _LINES, _HEAD, _LOCK = "lines.jsonl", "head.json", "lock"
@@ -133,6 +133,11 @@ class Parsed:
     head: Head
     missing: bytes
     tree: _native.LogTree
+
+
+def is_log(folder: Path) -> bool:
+    """Whether ``folder`` has one of the files of a log."""
+    return any(os.path.lexists(folder / name) for name in (_HEAD, _LINES))
 
 
 def read_log(folder: Path) -> tuple[bytes, bytes]:
@@ -320,11 +325,12 @@ class Log:
             raise unwritten(path, error) from error
 
 
-def with_log(holder: KeyHolder, own: Mapping[str, Any]) -> KeyHolder:
-    """The ``holder``, which writes to a log if the operator's ``own`` settings name a folder as ``fedcipher-log``.
+def logged_holder(own: Mapping[str, Any], run: Mapping[str, Any]) -> KeyHolder:
+    """`key_holder_of`, which writes to a log if the operator's ``own`` settings name a folder as ``fedcipher-log``.
 
     The folder has one log for each key. Raises the errors of `Log`, and `UnsupportedError` if an engine holds the key.
     """
+    holder = key_holder_of(own, run)
     folder = own_setting(own, "fedcipher-log")
     if folder and holder.recorder is None:
         key = holder.log_key()

@@ -14,10 +14,10 @@ from fedcipher.guard.audit import Audit, Fate, SiteLog
 
 __all__ = ["as_html", "as_markdown"]
 
-_TITLE = "What the sites' logs show"
+_TITLE = "The evidence of the sites' logs"
 _LIMITS = (
     "A log has what its site has signed. A site that works beside its log is found only by a sum that names the site, "
-    "or by a head that somebody else has kept.",
+    "or by a head that another party has kept.",
     "Heads that only the site and the server have do not help against both of them together. Keep this report at a "
     "third place: its roots are heads.",
     "A frame is in a sum for three reasons: a client makes one frame for each number, a sum opens only if it is of the "
@@ -45,14 +45,14 @@ def _blocks(audit: Audit) -> list[Block]:
         ("list", [quoted(text, 2000) for text in audit.findings] or ["None."]),
         ("heading", "Sites"),
         ("table", [_SITE_HEAD, *map(_site_row, audit.logs)]),
-        ("heading", "What the sites accepted"),
+        ("heading", "Accepted runs and queries"),
         ("table", [_CHARTER_HEAD, *(row for log in audit.logs for row in _charter_rows(log))]),
-        ("heading", "What became of each frame"),
+        ("heading", "Frames"),
         ("table", [_FATE_HEAD, *map(_fate_row, audit.fates)]),
     ]
     if audit.notes:
         made += [("heading", "Notes"), ("list", [quoted(text, 2000) for text in audit.notes])]
-    return [*made, ("heading", "What this report does not show"), ("list", list(_LIMITS))]
+    return [*made, ("heading", "Limits of this report"), ("list", list(_LIMITS))]
 
 
 _SITE_HEAD = ["site", "lines", "first line", "last line", "frames", "opened sums", "refusals", "root of the log"]

@@ -14,9 +14,8 @@ from fedcipher.errors import PlaintextError
 from fedcipher.federation import messages
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.egress import only_metrics
-from fedcipher.federation.client.key_holder import key_holder_of
 from fedcipher.federation.client.session import ClientSession, Work
-from fedcipher.guard.log import with_log
+from fedcipher.guard.log import logged_holder
 
 if TYPE_CHECKING:
     # Types that some supported versions of Flower lack.
@@ -73,9 +72,7 @@ def _answer(
     *,
     queries_too: bool = False,
 ) -> Message:
-    session = ClientSession(
-        lambda: with_log(key_holder_of(ctxt.node_config, ctxt.run_config), ctxt.node_config), lambda: context_of(ctxt)
-    )
+    session = ClientSession(lambda: logged_holder(ctxt.node_config, ctxt.run_config), lambda: context_of(ctxt))
     try:
         message = message_of(msg)
         opened = session.open(message, queries_too=queries_too)

@@ -75,10 +75,7 @@ def reply_of(msg: Message, node: int) -> Reply:
 
 
 def refuse(msg: Message, error: BaseException, recorder: Recorder | None = None) -> Message:
-    """The refusal of ``msg``, with the same text for every cause. The cause goes to this client's log.
-
-    ``recorder`` is the site's log of lines, which gets the reference alone.
-    """
+    """The refusal of ``msg``, with the same text for every cause. The cause goes to this client's log."""
     return Message(Error(code=CODE, reason=refusal(error, recorder)), reply_to=msg)
 
 

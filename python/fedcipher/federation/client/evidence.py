@@ -1,4 +1,4 @@
-"""What a client writes to a site's log: charters, frames, opened sums and refusals, as public facts.
+"""The lines that a client writes to a site's log: charters, frames, opened sums and refusals, as public facts.
 
 A line is on disk before what it records leaves the client or changes its model. Causes of refusals depend on data, so
 they are not lines: only the client's own log file has them.
