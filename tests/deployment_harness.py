@@ -102,16 +102,19 @@ class Federation:
         port = free_port()
         superlink, log = self.programs("flower-superlink", "--insecure", "--port", port, cwd=self.outputs)
         wait_for(port, superlink, log)
-        for k in range(clients):
-            node = ("--insecure", "--superlink", f"127.0.0.1:{port}", "--port", free_port())
-            config = f"partition-id={k} num-partitions={clients}"
-            self.programs("flower-supernode", *node, "--node-config", config, cwd=self.outputs)
+        self.start_nodes(f"127.0.0.1:{port}")
         self._wait_for_nodes(log)
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
+
+    def start_nodes(self, superlink):
+        for k in range(self.clients):
+            node = ("--insecure", "--superlink", superlink, "--port", free_port())
+            config = f"partition-id={k} num-partitions={self.clients}"
+            self.programs("flower-supernode", *node, "--node-config", config, cwd=self.outputs)
 
     def _wait_for_nodes(self, log):
         """A run that starts before all are there samples from fewer, and no seed makes it the same again."""

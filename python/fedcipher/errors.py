@@ -25,6 +25,7 @@ __all__ = [
     "ForeignFileError",
     "ForgedAggregateError",
     "FrameError",
+    "GuardError",
     "IdentityInUseError",
     "InternalError",
     "KeyClosedError",
@@ -234,6 +235,18 @@ class StateError(FedcipherError):
 
 class CharterError(FedcipherError):
     """A run's charter is malformed, is not accepted here, or does not allow a message."""
+
+
+class GuardError(FedcipherError):
+    """A site's guard cannot work, or cannot start an app behind every wall.
+
+    Attributes
+    ----------
+    wall
+        The name of the wall that cannot be built; empty if the error is of another kind.
+    """
+
+    wall: str = ""
 
 
 class StrategyError(FedcipherError):

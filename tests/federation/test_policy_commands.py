@@ -48,7 +48,7 @@ def test_another_place_and_a_file_that_is_no_policy(home, capsys, monkeypatch, t
     assert f"{place}: in force" in shown(capsys, "policy")
     place.write_text('{"fedcipher_policy": 1, "allow_everything": true}')
     assert cli.main(["policy"]) == 2
-    assert "a policy has no field allow_everything" in capsys.readouterr().err
+    assert "it has no field allow_everything" in capsys.readouterr().err
 
 
 def test_no_number_of_a_policy_is_larger_than_those_that_it_is_compared_with():

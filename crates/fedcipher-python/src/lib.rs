@@ -11,6 +11,8 @@ mod engine;
 mod errors;
 mod forked;
 mod frames;
+#[cfg(all(feature = "guard", target_os = "linux"))]
+mod jail;
 mod key_files;
 mod keys;
 mod layout;
@@ -27,6 +29,8 @@ use pyo3::prelude::*;
 const FEATURES: &[&str] = &[
     #[cfg(feature = "engine-client")]
     "engine-client",
+    #[cfg(all(feature = "guard", target_os = "linux"))]
+    "guard",
     #[cfg(feature = "hhe")]
     "hhe",
 ];
@@ -56,6 +60,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<library::Sender>()?;
     m.add_class::<library::Receiver>()?;
     m.add_class::<library::Opened>()?;
+    #[cfg(all(feature = "guard", target_os = "linux"))]
+    m.add_function(wrap_pyfunction!(jail::run_in_jail, m)?)?;
     m.add_function(wrap_pyfunction!(frames::inspect, m)?)?;
     m.add_function(wrap_pyfunction!(frames::layout_of, m)?)?;
     m.add_function(wrap_pyfunction!(committee::charter_signature_holds, m)?)?;

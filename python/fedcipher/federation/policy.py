@@ -22,7 +22,7 @@ from fedcipher.federation.query import Query
 from fedcipher.foreign_files import parse_json, read_trusted
 from fedcipher.foreign_text import MAX_NAME, quoted
 
-__all__ = ["POLICY_FILE", "SIMULATION_POLICY", "Policy", "load_policy", "policy_path"]
+__all__ = ["POLICY_FILE", "SIMULATION_POLICY", "Policy", "fields_of", "load_policy", "policy_path"]
 
 POLICY_FILE = "FEDCIPHER_POLICY"
 """The environment variable that names a site's policy file."""
@@ -196,17 +196,7 @@ class Policy:
     @classmethod
     def parse(cls, content: object) -> Policy:
         """The policy in the parsed ``content`` of a file. Raises `ParameterError`."""
-        if not isinstance(content, dict) or cast("dict[str, Any]", content).get("fedcipher_policy") != 1:
-            raise ParameterError('it is not a policy: the field "fedcipher_policy": 1 is missing')
-        given = {key: value for key, value in cast("dict[str, Any]", content).items() if key != "fedcipher_policy"}
-        known = {field.name: field for field in fields(cls)}
-        unknown = sorted(set(given) - set(known))
-        if unknown:
-            raise ParameterError(f"a policy has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
-        made: dict[str, Any] = {}
-        for name, value in given.items():
-            made[name] = _typed(name, value, known[name].default)
-        return cls(**made)
+        return cls(**fields_of(cls, content, "fedcipher_policy"))
 
 
 SIMULATION_POLICY = Policy(
@@ -224,21 +214,36 @@ SIMULATION_POLICY = Policy(
 """The policy of a simulation. The run itself names every client's keys, so there is no site to protect."""
 
 
+def fields_of(cls: type[Any], content: object, mark: str) -> dict[str, Any]:
+    """The fields of the dataclass ``cls`` in the parsed ``content`` of a file that ``mark`` names.
+
+    Raises `ParameterError` for an unknown field, and for a value of another type than the field's default.
+    """
+    if not isinstance(content, dict) or cast("dict[str, Any]", content).get(mark) != 1:
+        raise ParameterError(f'it is not such a file: the field "{mark}": 1 is missing')
+    given = {key: value for key, value in cast("dict[str, Any]", content).items() if key != mark}
+    known = {field.name: field for field in fields(cls)}
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ParameterError(f"it has no field {', '.join(unknown)}; its fields are {', '.join(known)}")
+    return {name: _typed(name, value, known[name].default) for name, value in given.items()}
+
+
 def _typed(name: str, value: Any, like: Any) -> Any:
     if isinstance(like, tuple):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in cast("list[object]", value)):
-            raise ParameterError(f"{name} of a policy must be a list of texts, not {value!r}")
+            raise ParameterError(f"{name} must be a list of texts, not {value!r}")
         return tuple(cast("list[str]", value))
     if isinstance(like, bool):
         if type(value) is not bool:
-            raise ParameterError(f"{name} of a policy must be true or false, not {value!r}")
+            raise ParameterError(f"{name} must be true or false, not {value!r}")
         return value
     if isinstance(like, int):
         if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
-            raise ParameterError(f"{name} of a policy must be a whole number from 0 to {_MAX_NUMBER}, not {value!r}")
+            raise ParameterError(f"{name} must be a whole number from 0 to {_MAX_NUMBER}, not {value!r}")
         return value
     if type(value) not in (int, float) or not (is_finite(value) and value >= 0):
-        raise ParameterError(f"{name} of a policy must be a number of at least 0, not {value!r}")
+        raise ParameterError(f"{name} must be a number of at least 0, not {value!r}")
     return float(value)
 
 

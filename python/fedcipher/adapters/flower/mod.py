@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 
 from fedcipher._arguments import texts
-from fedcipher.adapters.flower.records import content_of, context_of, message_of, model_record, record_dict, refuse
+from fedcipher.adapters.flower.records import (
+    content_of,
+    context_of,
+    message_of,
+    record_dict,
+    refuse,
+    result_of,
+    show_model,
+)
 from fedcipher.errors import PlaintextError
 from fedcipher.federation import messages
 from fedcipher.federation.client.app_result import AppResult
@@ -96,10 +104,7 @@ def _answer(
 
 def _computed(msg: Message, ctxt: Context, call_next: ClientAppCallable, work: Work) -> AppResult:
     """Call the app, with the model in the message and without the run's settings."""
-    for name in (messages.CONFIG, messages.QUERY):
-        msg.content.pop(name, None)
-    if work.record:
-        msg.content[work.record] = model_record(work.model)
+    show_model(msg.content, work)
     began = time.perf_counter()
     try:
         reply: Any = call_next(msg, ctxt)
@@ -107,13 +112,7 @@ def _computed(msg: Message, ctxt: Context, call_next: ClientAppCallable, work: W
         raise
     except BaseException as error:
         return AppResult.raised(error, time.perf_counter() - began)
-    seconds = time.perf_counter() - began
-    if not isinstance(reply, Message):
-        return AppResult(seconds=seconds, failed=f"the app answered with {type(reply).__name__}, not with a Message")
-    if reply.has_error():
-        return AppResult(seconds=seconds, failed=f"the app answered with an error: {reply.error.reason!r}")
-    made = content_of(reply.content)
-    return AppResult.of(made, work.names, work.arrays, updates=work.updates, seconds=seconds)
+    return result_of(reply, work, time.perf_counter() - began)
 
 
 def _unencrypted(reply: object) -> Message:

@@ -14,7 +14,9 @@ from fedcipher.codec import Array as NumpyArray
 from fedcipher.errors import FrameError, LayoutError, SealedModelError
 from fedcipher.federation import messages
 from fedcipher.federation.app_inputs import digest_of_context
+from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.evidence import Recorder
+from fedcipher.federation.client.session import Work
 from fedcipher.federation.messages import Arrays, Config, Content, Metrics, PackedArray, Reply
 from fedcipher.federation.refusal import CODE, reference_of, refusal
 
@@ -29,6 +31,8 @@ __all__ = [
     "record_dict",
     "refuse",
     "reply_of",
+    "result_of",
+    "show_model",
 ]
 
 
@@ -82,6 +86,23 @@ def refuse(msg: Message, error: BaseException, recorder: Recorder | None = None)
 def model_record(arrays: Mapping[str, NumpyArray]) -> ArrayRecord:
     """Flower's record of arrays by name."""
     return array_record(messages.named(list(arrays), list(arrays.values())))
+
+
+def show_model(content: RecordDict, work: Work) -> None:
+    """Put the model into a message's ``content`` for the app, without the run's settings and aggregates."""
+    for name in (messages.CONFIG, messages.QUERY):
+        content.pop(name, None)
+    if work.record:
+        content[work.record] = model_record(work.model)
+
+
+def result_of(reply: object, work: Work, seconds: float) -> AppResult:
+    """The app's result in its ``reply`` to a message, after ``seconds``."""
+    if not isinstance(reply, Message):
+        return AppResult(seconds=seconds, failed=f"the app answered with {type(reply).__name__}, not with a Message")
+    if reply.has_error():
+        return AppResult(seconds=seconds, failed=f"the app answered with an error: {reply.error.reason!r}")
+    return AppResult.of(content_of(reply.content), work.names, work.arrays, updates=work.updates, seconds=seconds)
 
 
 def model_values(record: ArrayRecord) -> list[NumpyArray]:

@@ -1,0 +1,204 @@
+"""`fedcipher guard run`, `check`, `list`, `approve`, `deny` and `rules`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from fedcipher._files import make_private_folder, refusal
+from fedcipher._optional import require
+from fedcipher.cli.parser import OptionGroup, Parser
+from fedcipher.errors import GuardError, ParameterError
+from fedcipher.foreign_text import MAX_LINE, quoted, show
+from fedcipher.keys.store import home, write_new
+
+__all__ = ["add_guard"]
+
+_SECRET_BYTES = 32
+
+
+def add_guard(parser: Parser) -> None:
+    """Add the commands of `fedcipher guard`."""
+    parser.description = (
+        "Stand between a Flower SuperNode and the apps of runs: an app gets plaintext models behind walls, and only "
+        "encrypted frames leave the site. The client app needs no change (Linux, Flower 1.35 and later)."
+    )
+    parts = parser.add_subparsers(required=True, metavar="run|check|list|approve|deny|rules", title="commands")
+    run: Parser = parts.add_parser("run", help="take the tasks of a SuperNode")
+    check: Parser = parts.add_parser("check", help="try each wall around apps on this machine")
+    listed: Parser = parts.add_parser("list", help="show the runs that wait for consent, and earlier decisions")
+    approve: Parser = parts.add_parser("approve", help="agree to a run")
+    deny: Parser = parts.add_parser("deny", help="refuse a run")
+    rules: Parser = parts.add_parser("rules", help="show the rules for apps")
+    _add_run(run)
+    check.example("")
+    rules.add_argument_group("file").add_argument(
+        "--write", action="store_true", help="write the default rules to the file, as a start"
+    )
+    rules.example("", "--write")
+    for part, example in ((listed, ""), (approve, "9542"), (deny, "9542")):
+        part.example(example)
+        _add_folder(part.add_argument_group("guard"))
+    for part in (approve, deny):
+        part.add_argument("request", help="the beginning of the request's name in `fedcipher guard list`")
+    parser.examples += [*check.examples, *run.examples, *listed.examples, *approve.examples]
+    works = ((run, _run), (check, _check), (listed, _list), (approve, _approve), (deny, _deny), (rules, _rules))
+    for part, work in works:
+        part.set_defaults(run=work)
+
+
+def _add_folder(group: OptionGroup) -> None:
+    group.add_argument("--folder", type=Path, help="the guard's own folder (default: ~/.fedcipher/guard)")
+
+
+def _add_run(run: Parser) -> None:
+    node = run.add_argument_group("SuperNode")
+    node.add_argument("--supernode", required=True, metavar="HOST:PORT", help="its Runtime API: its --host and --port")
+    node.add_argument(
+        "--secret-file",
+        type=Path,
+        required=True,
+        help="the file of its --superexec-auth-secret-file; made if it does not exist",
+    )
+    node.add_argument("--root-certificates", type=Path, help="certificate of its authority, if it has TLS")
+    key = run.add_argument_group("key")
+    holder = key.add_mutually_exclusive_group(required=True)
+    holder.add_argument("--key", help="the client's key file")
+    holder.add_argument("--engine", metavar="ADDRESS", help="the engine that holds the key")
+    key.add_argument("--device", default="", help="with --engine: the device")
+    key.add_argument("--credentials", type=Path, help="with --engine: the folder for TLS")
+    guard = run.add_argument_group("guard")
+    _add_folder(guard)
+    guard.add_argument("--rules", type=Path, help="file of the rules for apps (default: ~/.fedcipher/guard.json)")
+    run.example("--supernode 127.0.0.1:9094 --secret-file guard.secret --key client-0.key")
+
+
+def _folder_of(options: argparse.Namespace) -> Path:
+    return (options.folder or home() / "guard").absolute()
+
+
+def _rules_path(options: argparse.Namespace) -> Path:
+    return options.rules or home() / "guard.json"
+
+
+def _run(options: argparse.Namespace, _: list[str]) -> int:
+    require("the guard", "flower", "flwr", "uvicorn")
+    from fedcipher._signals import raise_on_termination
+    from fedcipher.guard.apps import BehindWalls
+    from fedcipher.guard.policy import load_rules
+    from fedcipher.guard.supernode import SuperNode
+    from fedcipher.guard.worker import Guard
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    for noisy in ("httpx", "uvicorn", "uvicorn.error"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    rules = load_rules(_rules_path(options))
+    start_app = BehindWalls(rules)
+    supernode = SuperNode(options.supernode, _secret(options.secret_file), _certificates(options.root_certificates))
+    try:
+        if supernode.is_open_to_all():
+            raise GuardError(
+                f"the SuperNode at {options.supernode} gives tasks to any process: start it with --isolation process "
+                f"and --superexec-auth-secret-file {options.secret_file}"
+            )
+        guard = Guard(supernode, _own_settings(options), _folder_of(options), rules, start_app)
+        show(f"the guard takes the tasks of {options.supernode}; apps run behind walls")
+        with raise_on_termination():
+            guard.run()
+    finally:
+        supernode.close()
+    return 0
+
+
+def _own_settings(options: argparse.Namespace) -> dict[str, str]:
+    if options.key is not None:
+        return {"fedcipher-key": options.key}
+    given = {"engine": options.engine, "device": options.device, "credentials": options.credentials}
+    return {f"fedcipher-{name}": str(value) for name, value in given.items() if value}
+
+
+def _certificates(path: Path | None) -> bytes | None:
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        raise ParameterError(f"--root-certificates: {refusal(error, path)}") from error
+
+
+def _secret(path: Path) -> bytes:
+    """The secret in ``path``; a new one if the file does not exist."""
+    import secrets
+
+    from fedcipher.keys.store import read_secret
+
+    try:
+        if not path.exists():
+            write_new(path, secrets.token_hex(_SECRET_BYTES).encode(), 0o600)
+            show(f"{path}: a new secret; start the SuperNode with it")
+        return read_secret(path).strip()
+    except OSError as error:
+        raise ParameterError(f"the secret: {refusal(error, path)}") from error
+
+
+def _check(_: argparse.Namespace, __: list[str]) -> int:
+    from fedcipher.guard.jail import check
+
+    return check()
+
+
+def _list(options: argparse.Namespace, _: list[str]) -> int:
+    from fedcipher.guard.consent import Consents
+    from fedcipher.guard.policy import AppRules
+
+    found = list(Consents(_folder_of(options), AppRules()).all())
+    for request in found:
+        show(f"{request.name}  {request.decision}  asked {request.asked}")
+        show(f"  app       {request.app}, package {request.package}")
+        for name, value in sorted(request.settings.items()):
+            mark = "changed by the run" if name in request.changed else "the app's default"
+            show(f"  setting   {quoted(name, MAX_LINE)} = {quoted(value, MAX_LINE)} ({mark})")
+        # ASCII only, because the document comes from the server.
+        show(*(f"  charter   {line}" for line in json.dumps(request.document, indent=1).splitlines()))
+    if not found:
+        show("no run has asked for consent yet")
+    return 0
+
+
+def _approve(options: argparse.Namespace, _: list[str]) -> int:
+    return _decide(options, agree=True)
+
+
+def _deny(options: argparse.Namespace, _: list[str]) -> int:
+    return _decide(options, agree=False)
+
+
+def _decide(options: argparse.Namespace, *, agree: bool) -> int:
+    from fedcipher.guard.consent import Consents
+    from fedcipher.guard.policy import AppRules
+
+    request = Consents(_folder_of(options), AppRules()).decide(options.request, agree=agree)
+    show(f"{request.name}: {'agreed; the run begins when its server asks again' if agree else 'denied'}")
+    return 0
+
+
+def _rules(options: argparse.Namespace, _: list[str]) -> int:
+    from fedcipher.guard.policy import AppRules, load_rules
+
+    place = home() / "guard.json"
+    if options.write:
+        try:
+            make_private_folder(place.parent)
+            write_new(place, json.dumps(AppRules().to_values(), indent=2).encode() + b"\n", 0o600)
+        except FileExistsError:
+            raise ParameterError(
+                f"{place} exists: change it with an editor; `fedcipher guard rules` shows it"
+            ) from None
+        except OSError as error:
+            raise ParameterError(f"the rules cannot be written: {refusal(error, place)}") from error
+        show(f"{place}: the default rules")
+        return 0
+    show(f"{place}: {'in force' if place.exists() else 'missing, so the default is in force'}")
+    print(json.dumps(load_rules(place).to_values(), indent=2))
+    return 0
