@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace, _: list[str]) -> int:
 
 def _own_settings(options: argparse.Namespace) -> dict[str, str]:
     if options.key is not None:
-        return {"fedcipher-key": options.key}
+        return {"fedcipher-key": options.key, "fedcipher-log": str(_folder_of(options) / "log")}
     given = {"engine": options.engine, "device": options.device, "credentials": options.credentials}
     return {f"fedcipher-{name}": str(value) for name, value in given.items() if value}
 

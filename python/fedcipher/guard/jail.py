@@ -187,14 +187,16 @@ def start(spec: JailSpec, argv: Sequence[str], env: Mapping[str, str], port: int
     """
     if not argv or not os.path.isabs(argv[0]):
         raise GuardError("an app's program must have an absolute path; give the interpreter's, such as sys.executable")
-    order = marshal.dumps((
-        [os.fspath(path) for path in spec.read_only],
-        os.fspath(spec.work),
-        astuple(spec.limits),
-        list(argv),
-        list(env.items()),
-        port,
-    ))
+    order = marshal.dumps(
+        (
+            [os.fspath(path) for path in spec.read_only],
+            os.fspath(spec.work),
+            astuple(spec.limits),
+            list(argv),
+            list(env.items()),
+            port,
+        )
+    )
     _give(spec.work)
     process, guard = _outer_process()
     listener = None
