@@ -1,18 +1,20 @@
 """Logs of a run verify against each other; a site's, or a server's, lie is found."""
 
 import hashlib
+import json
 import shutil
 
 import fedcipher
 import pytest
 from fedcipher import keys
 from fedcipher.cli.program import main
-from fedcipher.errors import UnsupportedError
+from fedcipher.errors import StateError, UnsupportedError
 from fedcipher.federation.client.key_holder import _EngineHolder
 from fedcipher.federation.messages import CONTEXT
 from fedcipher.federation.server.run_folder import read_run
 from fedcipher.guard.audit import audit
 from fedcipher.guard.log import Head, Log, logged_holder, parse_log, read_log
+from fedcipher.guard.receipt import Receipt
 from fedcipher.guard.report import as_html, as_markdown
 from logged_sites import CLIENTS, begun, logs_of
 from scheme_lists import of_committee, schemes_that
@@ -340,3 +342,43 @@ def test_nothing_leaves_if_the_line_cannot_be_written(tmp_path, monkeypatch):
     assert all(site.sent == site.sent[: len(site.sent)] for site in link.sites)
     assert run.record.unfinished is not None and not run.record.accepted
     run.close()
+
+
+# --- receipts --------------------------------------------------------------------------------
+
+
+def test_a_receipt_shows_one_line_and_no_other(folder, capsys):
+    path, out = logs_of(folder)[0], folder / "line.receipt"
+    for line in lines_of(path):
+        assert main(["verify", str(path), "--line", str(line.n), "--out", str(out)]) == 0
+        assert Receipt(out.read_bytes()).line == line
+        salts = [other.raw for other in lines_of(path) if other.n != line.n]
+        assert not any(raw.decode() in json.loads(out.read_bytes())["line"] for raw in salts)
+    capsys.readouterr()
+    assert main(["verify", str(out), "--keys", str(folder / "keys")]) == 0
+    assert f"line {line.n} of a log" in capsys.readouterr().out
+
+
+def test_a_changed_receipt_is_refused(folder):
+    path, out = logs_of(folder)[0], folder / "line.receipt"
+    assert main(["verify", str(path), "--line", "2", "--out", str(out)]) == 0
+    content = out.read_bytes()
+    for at in range(len(content)):
+        with pytest.raises(StateError):
+            Receipt(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def test_a_receipt_of_a_key_that_is_not_the_sites_is_refused(folder, tmp_path, capsys):
+    other = fedcipher.scheme("flashe", clients=3).keygen(3).client(0)
+    Log(tmp_path / "other", other)
+    out = tmp_path / "line.receipt"
+    assert main(["verify", str(tmp_path / "other"), "--line", "0", "--out", str(out)]) == 0
+    assert main(["verify", str(out), "--keys", str(folder / "keys")]) == 2
+    assert "a key that --keys does not have" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["-1", "99999"])
+def test_a_line_that_a_log_lacks_gives_no_receipt(folder, number, capsys):
+    path, out = logs_of(folder)[0], folder / "line.receipt"
+    assert main(["verify", str(path), f"--line={number}", "--out", str(out)]) == 2
+    assert "has the lines 0 to" in capsys.readouterr().err and not out.exists()

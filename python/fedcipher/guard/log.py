@@ -285,13 +285,9 @@ class Log:
         root = tree.root()
         head = Head(self.log, len(tree), root, self._key.sign_log(_signed_part(self.log, len(tree), root)))
         content = encode({"head": head.encode().hex(), "line": line.decode("ascii")})
-        try:
-            write_whole(self._folder / _HEAD, content)
-            self._write_line(line + b"\n")
-        except BaseException:
-            # The next call takes from disk what is there: the line counts if its head was written.
-            self._drop_memory()
-            raise
+        # The line counts from here on, even if the next write fails.
+        write_whole(self._folder / _HEAD, content)
+        self._write_line(line + b"\n")
         lines.append(line)
         self._parsed = Parsed(lines, head, b"", tree)
         self._recorded.add(encode([kind, dict(facts)]))
@@ -304,9 +300,6 @@ class Log:
         except FileNotFoundError:
             return 0, 0
         return about.st_size, about.st_mtime_ns
-
-    def _drop_memory(self) -> None:
-        self._parsed, self._head_file, self._left = None, b"", (0, 0)
 
     def _write_line(self, content: bytes) -> None:
         """Append bytes to the file of lines, synced. Raises `RunError`."""
