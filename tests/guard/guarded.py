@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -30,14 +31,15 @@ class Guarded(Federation):
             self.nodes.append((f"127.0.0.1:{port}", secret))
             self.guards.append(self.start_guard(k))
 
-    def start_guard(self, k):
+    def start_guard(self, k, program=()):
         address, secret = self.nodes[k]
         rules = self.folder / f"guard-{k}.json"
         rules.write_text(self.rules or '{"fedcipher_guard": 1}')
         log = self.folder / f"guard-{k}-{time.time_ns()}.log"
         process = subprocess.Popen(
             [
-                *(str(BIN / "fedcipher"), "guard", "run", "--supernode", address, "--secret-file", str(secret)),
+                *([sys.executable, *program] if program else [str(BIN / "fedcipher")]),
+                *("guard", "run", "--supernode", address, "--secret-file", str(secret)),
                 *("--key", str(self.key(k)), "--folder", str(self.home(k) / "guard"), "--rules", str(rules)),
             ],
             env={

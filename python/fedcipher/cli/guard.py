@@ -99,6 +99,7 @@ def _run(options: argparse.Namespace, _: list[str]) -> int:
     start_app = BehindWalls(rules)
     supernode = SuperNode(options.supernode, _secret(options.secret_file), _certificates(options.root_certificates))
     try:
+        supernode.wait_until_up()
         if supernode.is_open_to_all():
             raise GuardError(
                 f"the SuperNode at {options.supernode} gives tasks to any process: start it with --isolation process "

@@ -55,7 +55,11 @@ def add_superlink(parser: Parser) -> None:
 
 def add_supernode(parser: Parser) -> None:
     """Add the options of `fedcipher supernode`."""
-    _add_flower(parser, parser.add_argument_group("SuperNode"))
+    group = parser.add_argument_group("SuperNode")
+    group.add_argument(
+        "--guard", default="", metavar="KEY", help="this client's key file: a guard starts apps behind walls (Linux)"
+    )
+    _add_flower(parser, group)
     parser.example(
         "--private private -- --superlink superlink.example:9092 --root-certificates ca.crt --trusted-entities "
         "trusted.yaml"
@@ -134,7 +138,7 @@ def _supernode(options: argparse.Namespace, _: list[str]) -> int:
     _require("supernode")
     from fedcipher.cluster.programs import supernode
 
-    return supernode(options.private, options.flower)
+    return supernode(options.private, options.flower, options.guard)
 
 
 def _superexec(options: argparse.Namespace, _: list[str]) -> int:

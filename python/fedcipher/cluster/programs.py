@@ -93,10 +93,11 @@ def superlink(token: Path, private: Path, arguments: Sequence[str]) -> int:
     return 0
 
 
-def supernode(private: Path, arguments: Sequence[str]) -> int:
+def supernode(private: Path, arguments: Sequence[str], guard_key: str = "") -> int:
     """Run `flower-supernode` with ``arguments``, for apps that trusted entities have signed.
 
-    ``private`` is a folder for the program's secrets. Raises `ClusterError`.
+    ``private`` is a folder for the program's secrets. With ``guard_key``, a client's key file, a guard starts the apps,
+    behind walls. Raises `ClusterError`.
     """
     given = _checked_arguments("flower-supernode", arguments, _REFUSED_BY_SUPERNODE, _NEEDED_BY_SUPERNODE)
     if not _is_loopback(given.host):
@@ -107,7 +108,11 @@ def supernode(private: Path, arguments: Sequence[str]) -> int:
     _prepare_environment("flwr.supernode.cli.flower_supernode")
     own = _SharedSecrets(private)
     server_certificate(own.folder)
-    own.start_superexec(f"127.0.0.1:{given.port}", own.folder / "ca.crt")
+    address, certificate = f"127.0.0.1:{given.port}", own.folder / "ca.crt"
+    if guard_key:
+        own.start_guard(address, certificate, guard_key)
+    else:
+        own.start_superexec(address, certificate)
     tls = {"--ssl-certfile": "link.crt", "--ssl-keyfile": "link.pem", "--ssl-ca-certfile": "ca.crt"}
     options = [word for name, file in tls.items() for word in (name, str(own.folder / file))]
     sys.argv = ["flower-supernode", *arguments, *own.options(), *options]
@@ -154,10 +159,20 @@ class _SharedSecrets:
         return ["--isolation", "process", "--superexec-auth-secret-file", str(self._secret)]
 
     def start_superexec(self, address: str, root_certificates: Path) -> None:
-        """Start the SuperExec, which starts the apps. If this program or the SuperExec ends, the other ends too."""
-        command: list[str | Path] = [Path(sys.executable).parent / "fedcipher", "superexec", "--tokens", self._tokens]
-        command += ["--", "--runtime-api-address", address, "--root-certificates", root_certificates]
-        command += ["--superexec-auth-secret-file", self._secret, "--parent-pid", str(os.getpid())]
+        """Start the SuperExec, which starts the apps."""
+        command: list[str | Path] = ["superexec", "--tokens", self._tokens, "--", "--runtime-api-address", address]
+        command += ["--root-certificates", root_certificates, "--superexec-auth-secret-file", self._secret]
+        self._start_beside("SuperExec", [*command, "--parent-pid", str(os.getpid())])
+
+    def start_guard(self, address: str, root_certificates: Path, key: str) -> None:
+        """Start a guard, which starts the apps behind walls."""
+        command: list[str | Path] = ["guard", "run", "--supernode", address, "--root-certificates", root_certificates]
+        self._start_beside("guard", [*command, "--secret-file", self._secret, "--key", key])
+
+    @staticmethod
+    def _start_beside(name: str, arguments: Sequence[str | Path]) -> None:
+        """Run `fedcipher` with ``arguments``. If this program or the other ends, both end."""
+        command = [Path(sys.executable).parent / "fedcipher", *arguments]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         ends = threading.Event()
 
@@ -168,7 +183,7 @@ class _SharedSecrets:
         def follow() -> None:
             status = process.wait()
             if not ends.is_set():
-                show(f"the SuperExec, which starts apps, has ended with status {status}", to=sys.stderr, flush=True)
+                show(f"the {name}, which starts apps, has ended with status {status}", to=sys.stderr, flush=True)
                 os.kill(os.getpid(), signal.SIGTERM)
 
         atexit.register(end)

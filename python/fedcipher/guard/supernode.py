@@ -7,6 +7,7 @@ The guard works with Flower 1.35 and later. Earlier versions have no Runtime API
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ try:
     from flwr.proto.node_pb2 import Node
     from flwr.proto.runtime_pb2 import (
         AcquireTaskRequest,
+        AcquireTaskResponse,
         PullAppMessagesRequest,
         PullAppMessagesResponse,
         PullTaskInputRequest,
@@ -77,7 +79,8 @@ __all__ = ["Claim", "SuperNode", "Task", "TaskInput"]
 
 _log = quoting_log("fedcipher.guard")
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-_CLIENT_APP = "flwr-clientapp"
+_CLIENT_APP, _NO_APP = "flwr-clientapp", "fedcipher-guard-probe"
+_START_SECONDS, _RETRY_SECONDS = 60.0, 0.5
 _MAX_HEAD = 64 << 20
 
 
@@ -125,26 +128,45 @@ class SuperNode:
 
         Raises `httpx.TransportError` if the SuperNode cannot be reached.
         """
+        found = self._acquire(_CLIENT_APP)
+        if not found.HasField("task") or not found.token:
+            return None
+        return Claim(found.task.task_id, found.token)
+
+    def _acquire(self, kind: str) -> AcquireTaskResponse:
         try:
-            found = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[_CLIENT_APP]))
+            return self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
         except httpx.HTTPStatusError as error:
             raise GuardError(
                 f"the SuperNode at {self._address} refuses the guard ({error.response.status_code}): start it with "
                 "--isolation process, and with --superexec-auth-secret-file and the guard's --secret-file"
             ) from error
-        if not found.HasField("task") or not found.token:
-            return None
-        return Claim(found.task.task_id, found.token)
 
     def task(self, claim: Claim, folder: Path) -> Task:
         """The claimed task; its head is kept in ``folder``, for a guard that is killed and started again."""
         return Task(self._connect(RuntimeTokenHttpInterceptor(claim.token)), folder)
 
+    def wait_until_up(self) -> None:
+        """Wait until the SuperNode can be reached. Raises `GuardError` after a minute, or if it refuses the secret."""
+        until = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                # No task has this type, so none is taken.
+                self._acquire(_NO_APP)
+                return
+            except httpx.TransportError as error:
+                if time.monotonic() >= until:
+                    raise GuardError(
+                        f"the SuperNode at {self._address} cannot be reached ({error}): start it, and give its --host "
+                        "and --port"
+                    ) from error
+            time.sleep(_RETRY_SECONDS)
+
     def is_open_to_all(self) -> bool:
         """Whether the SuperNode gives tasks without the secret. Any process of this machine could then take them."""
         client = self._connect()
         try:
-            client.AcquireTask(AcquireTaskRequest(supported_task_types=["fedcipher-guard-probe"]))
+            client.AcquireTask(AcquireTaskRequest(supported_task_types=[_NO_APP]))
         except httpx.HTTPStatusError as error:
             return error.response.status_code not in (401, 403)
         finally:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from fedcipher.errors import StrategyError
 from fedcipher.federation.messages import CONSENT, READY, WAITING, Config, Content, Message, Reply, record_in
@@ -15,6 +16,9 @@ __all__ = ["WAITS", "agreed_nodes", "is_waiting"]
 
 _log = quoting_log("fedcipher.federation")
 _ASK_AGAIN_SECONDS = 5.0
+_ANSWER_SECONDS = 90.0
+_MAX_REFUSALS = 3
+"""A node that refuses so often is not asked again. One refusal can be a guard that was killed at the question."""
 WAITS = (
     "its site has not agreed to this run yet: people there decide with `fedcipher guard approve`. "
     "SecureStrategy(consent_timeout=SECONDS) waits for all sites before the first round"
@@ -32,15 +36,16 @@ def agreed_nodes(run: RunState, nodes: Collection[int], seconds: float) -> set[i
     Raises `StrategyError` if fewer agree than a sum needs.
     """
     until = time.monotonic() + seconds
-    agreed, refused, shown = set[int](), set[int](), set[int]()
+    agreed, shown = set[int](), set[int]()
+    refusals = Counter[int]()
     while True:
-        waits = set(nodes) - agreed - refused
-        waiting = _ask(run, waits, agreed, refused, until)
+        asked = [node for node in nodes if node not in agreed and refusals[node] < _MAX_REFUSALS]
+        waiting = _ask(run, asked, agreed, refusals, until)
         if waiting and not waiting <= shown:
             shown |= waiting
             run.show(f"nodes {sorted(waiting)} wait for their sites' consent to the charter, at most {seconds:.0f} s")
         left = until - time.monotonic()
-        if not waits - agreed - refused or left <= 0:
+        if left <= 0 or all(node in agreed or refusals[node] >= _MAX_REFUSALS for node in nodes):
             break
         time.sleep(min(_ASK_AGAIN_SECONDS, left))
     missing = sorted(set(nodes) - agreed)
@@ -55,19 +60,20 @@ def agreed_nodes(run: RunState, nodes: Collection[int], seconds: float) -> set[i
     return agreed
 
 
-def _ask(run: RunState, nodes: Collection[int], agreed: set[int], refused: set[int], until: float) -> set[int]:
-    """Ask ``nodes`` once. Adds to ``agreed`` and ``refused``, and returns the nodes that wait."""
+def _ask(run: RunState, nodes: Sequence[int], agreed: set[int], refusals: Counter[int], until: float) -> set[int]:
+    """Ask ``nodes`` once. Adds to ``agreed`` and ``refusals``, and returns the nodes that wait."""
     assert run.link is not None
     messages = [Message(node, run.charter.types["train"], _question(run)) for node in nodes]
     waiting = set[int]()
-    for reply in run.link.exchange(messages, until=until):
+    # A message can be lost with its node, which is then asked again.
+    for reply in run.link.exchange(messages, until=min(until, time.monotonic() + _ANSWER_SECONDS)):
         state = _state_of(reply)
         if state == READY:
             agreed.add(reply.node)
         elif state == WAITING:
             waiting.add(reply.node)
         else:
-            refused.add(reply.node)
+            refusals[reply.node] += 1
     return waiting
 
 
