@@ -6,9 +6,10 @@ import shutil
 
 import fedcipher
 import pytest
-from fedcipher import keys
+from fedcipher import _native, keys
 from fedcipher.cli.program import main
 from fedcipher.errors import StateError, UnsupportedError
+from fedcipher.federation.canonical import encode
 from fedcipher.federation.client.key_holder import _EngineHolder
 from fedcipher.federation.messages import CONTEXT
 from fedcipher.federation.server.run_folder import read_run
@@ -382,3 +383,34 @@ def test_a_line_that_a_log_lacks_gives_no_receipt(folder, number, capsys):
     path, out = logs_of(folder)[0], folder / "line.receipt"
     assert main(["verify", str(path), f"--line={number}", "--out", str(out)]) == 2
     assert "has the lines 0 to" in capsys.readouterr().err and not out.exists()
+
+
+# --- what one check alone finds --------------------------------------------------------------
+
+
+def test_an_old_copy_that_was_put_back_is_found_as_a_missing_end(folder):
+    path, key = logs_of(folder)[1], key_of(folder, 1)
+    parsed = parse_log(*read_log(path))
+    kept = parsed.lines[:-3]
+    tree = _native.LogTree()
+    for line in kept:
+        tree.push(line)
+    signed = Head(parsed.head.log, len(kept), tree.root(), b"")
+    head = Head(signed.log, signed.size, signed.root, key.sign_log(signed.encode()))
+    (path / "lines.jsonl").write_bytes(b"".join(line + b"\n" for line in kept))
+    (path / "head.json").write_bytes(encode({"head": head.encode().hex(), "line": kept[-1].decode()}))
+    assert any("the end of this log is missing" in text for text in checked(folder).findings)
+
+
+def test_a_log_that_was_written_anew_with_more_lines_is_found_as_rewritten(folder):
+    more = [("refusal", {"reference": "0"})] * 5
+    rewritten(logs_of(folder)[1], key_of(folder, 1), lambda lines: [*lines, *more])
+    assert any("this log was rewritten" in text for text in checked(folder).findings)
+
+
+@pytest.mark.parametrize(("kind", "said"), [("log", "is out of place"), ("frame", "is a second frame of number")])
+def test_a_second_start_and_a_second_frame_of_a_number_are_found(folder, kind, said):
+    path = logs_of(folder)[0]
+    facts = next(line for line in lines_of(path) if line.kind == kind).facts
+    Log(path, key_of(folder, 0)).record(kind, facts)
+    assert any(said in text for text in checked(folder).findings)
