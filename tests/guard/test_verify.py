@@ -8,11 +8,13 @@ import fedcipher
 import pytest
 from fedcipher import _native, keys
 from fedcipher.cli.program import main
-from fedcipher.errors import StateError, UnsupportedError
+from fedcipher.errors import PlaintextError, StateError, UnsupportedError
 from fedcipher.federation.canonical import encode
+from fedcipher.federation.client import egress
 from fedcipher.federation.client.key_holder import _EngineHolder
 from fedcipher.federation.messages import CONTEXT
 from fedcipher.federation.server.run_folder import read_run
+from fedcipher.frame import inspect
 from fedcipher.guard.audit import audit
 from fedcipher.guard.log import Head, Log, logged_holder, parse_log, read_log
 from fedcipher.guard.receipt import Receipt
@@ -414,3 +416,13 @@ def test_a_second_start_and_a_second_frame_of_a_number_are_found(folder, kind, s
     facts = next(line for line in lines_of(path) if line.kind == kind).facts
     Log(path, key_of(folder, 0)).record(kind, facts)
     assert any(said in text for text in checked(folder).findings)
+
+
+@pytest.mark.parametrize("head", [b"", bytes(119), bytes(121), "text", 1])
+def test_nothing_but_a_head_leaves_as_a_head(tmp_path, head):
+    reply = ran(tmp_path).sites[0].sent[-1].content
+    number = inspect(reply["arrays"]["fedcipher.update"].data).round
+    assert egress.checked(reply, "flashe", number, frozenset()) is reply
+    reply[CONTEXT]["head"] = head
+    with pytest.raises(PlaintextError, match="must not leave"):
+        egress.checked(reply, "flashe", number, frozenset())
