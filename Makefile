@@ -21,7 +21,7 @@ TFHE := crates/fedcipher-tfhe
 	test-rust test-python test-long test-containers test-dispatch test-static test-tfhe check-features deny advisories \
 	prove maude constant-time \
 	attack fuzz mutants mutants-core mutants-engine mutants-flower \
-	e2e e2e-apps e2e-dashboard e2e-looks e2e-oneshot e2e-resume e2e-signals \
+	e2e e2e-apps e2e-dashboard e2e-guard e2e-looks e2e-oneshot e2e-resume e2e-signals \
 	bench bench-hhe bench-second bench-train bench-offload bench-oneshot bench-lora secagg-compare dp-table scale limits \
 	results results-examples results-hhe results-study results-published results-bits results-lost results-train published \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds \
@@ -245,6 +245,10 @@ e2e: build ## campaign: run clusters with engines and kill every kind of process
 e2e-apps: build ## campaign: run Flower's example apps in the clear and encrypted, and compare the models
 	$(INSTALL) xgboost-cpu
 	$(BIN)/python -m pytest tests/e2e/e2e_apps.py
+
+# Runs unchanged and hostile client apps on guarded SuperNodes, and kills guards at each step. Takes half an hour.
+e2e-guard: build ## campaign: run unchanged and hostile apps behind guards, and kill guards at each step
+	$(BIN)/python -m pytest -s tests/e2e/e2e_guard.py
 
 # Runs `oneshot` on a SuperLink, with lost uploads and killed members. Takes minutes.
 e2e-oneshot: build ## campaign: run oneshot on a SuperLink with lost uploads and killed members

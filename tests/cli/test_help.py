@@ -22,7 +22,7 @@ BASELINES = "baselines, for measurements only:"
 PASSED_ON = {command.name for command in COMMANDS if command.passes_on}
 """Their options are those of the programs that they become."""
 PROGRAMS = PASSED_ON | {
-    *("train", "cluster", "access", "run", "superlink", "supernode", "superexec", "dashboard", "forget"),
+    *("train", "cluster", "access", "run", "superlink", "supernode", "superexec", "dashboard", "forget", "guard"),
 }
 """These need a network, a certificate or minutes: their examples are parsed."""
 LONG = {"serve"}

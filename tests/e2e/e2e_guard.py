@@ -7,6 +7,7 @@ It takes minutes, so it is not part of the suite.
 import hashlib
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import fedcipher
 import numpy as np
 import pytest
-from deployment_harness import processes
+from deployment_harness import Federation, processes
 from fedcipher import cli, keys
 from flwr.cli.build import build_fab_from_disk
 from guarded import Guarded
@@ -168,9 +169,12 @@ sys.exit(cli.main(sys.argv[4:]))
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("place", STEPS)
-def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when):
+@pytest.mark.parametrize(
+    ("place", "when", "consent"),
+    [*((place, when, 0) for place in STEPS for when in ("before", "after")), ("client.PullMessages", "after", 200)],
+)
+def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when, consent):
+    """``consent``: the first message asks for consent, otherwise for training."""
     made = keys_of("bfv", home / "keys")
     rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"app_seconds": 60')
     federation = Guarded(home, CLIENTS, made, rules)
@@ -180,7 +184,7 @@ def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when):
         victim.wait()
         mark = home / "dead"
         federation.guards[0] = federation.start_guard(0, ["-c", DYING, place, when, str(mark)])
-        run = federation.start(APP, config_of(home, made, **{"may-lose": 1, "consent-timeout": 200}))
+        run = federation.start(APP, config_of(home, made, **{"may-lose": 1, "consent-timeout": consent}))
         until = time.monotonic() + 200
         while federation.guards[0].poll() is None and run.poll() is None and time.monotonic() < until:
             time.sleep(0.1)
@@ -192,3 +196,56 @@ def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when):
         assert full >= ROUNDS - 1, said + federation.guard_log(0)[-3000:]
     finally:
         federation.stop()
+
+
+def peak_mib(process):
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
+
+
+@pytest.mark.parametrize("scheme", ["flashe", "bfv"])
+def test_a_guards_memory_stays_below_eight_models(home, scheme):
+    size = 10_000_000
+    made = keys_of(scheme, home / "keys")
+    rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"app_seconds": 300')
+    federation = Guarded(home, CLIENTS, made, rules)
+    try:
+        before = peak_mib(federation.guards[0])
+        config = config_of(home, made, size=size, **{"num-server-rounds": 2, "deadline": 400})
+        said = federation.run(APP, config, timeout=1200)
+        assert said.count(": sum of 3 encrypted updates") == 2, said + federation.logs()
+        more, model = peak_mib(federation.guards[0]) - before, 4 * size / 2**20
+        print(f"{scheme}: a guard's peak grows by {more:.0f} MiB, {more / model:.1f} models of {model:.0f} MiB")
+        assert more < 8 * model
+    finally:
+        federation.stop()
+
+
+def test_a_guarded_round_beside_the_same_app_with_the_mod(home):
+    """Prints the seconds of both, which take turns."""
+    seconds = {"guard": [], "mod": []}
+    made = keys_of("bfv", home / "keys")
+    rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"answer_every": 0.0')
+    with_mod = home / "guarded-mod"
+    shutil.copytree(APP, with_mod)
+    client = with_mod / "guarded_app" / "client_app.py"
+    line = "from fedcipher.adapters.flower import client_mod\n\napp = ClientApp(mods=[client_mod])"
+    client.write_text(client.read_text().replace("app = ClientApp()", line))
+    for kind in seconds:
+        (home / kind).mkdir()
+    federations = {
+        "guard": Guarded(home / "guard", CLIENTS, made, rules),
+        "mod": Federation(home / "mod", CLIENTS),
+    }
+    try:
+        for turn in range(3):
+            for kind, federation in federations.items():
+                config = config_of(home, made, **{"fedcipher-out": str(home / f"{kind}-{turn}"), "consent-timeout": 0})
+                said = federation.run(APP if kind == "guard" else with_mod, config)
+                assert said.count(": sum of 3 encrypted updates") == ROUNDS, said + federation.logs()
+                seconds[kind].append(float(re.search(r"finished in ([\d.]+)s", said)[1]) / ROUNDS)
+        best = {kind: min(found) for kind, found in seconds.items()}
+        print(f"seconds a round: {seconds}; guard over mod {best['guard'] / best['mod']:.2f}, at most 1.3")
+    finally:
+        for federation in federations.values():
+            federation.stop()

@@ -153,7 +153,7 @@ class AppApi:
         }
 
     def reply(self) -> Message | None:
-        """The app's reply; None if it is missing or incomplete. Raises `FrameError` for parts that are no message.
+        """The app's reply; None if it is missing or incomplete. Raises `FrameError` if the parts are not a message.
 
         The parts are freed one by one while the message is made of them.
         """

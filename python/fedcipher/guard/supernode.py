@@ -94,7 +94,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class TaskInput:
-    """What a task brings: Flower's context, the app and its package, the message, and the run's whole settings."""
+    """The input of a task: Flower's context, the app and its package, the message, and all settings of the run."""
 
     context: Context
     message: Message
@@ -113,6 +113,8 @@ class SuperNode:
 
     def __init__(self, address: str, secret: bytes, certificates: bytes | None = None) -> None:
         self._address, self._certificates = address, certificates
+        self.name = hashlib.sha256(b"fedcipher supernode\0" + secret).hexdigest()[:16]
+        """A name that other SuperNodes, with other secrets, do not have."""
         self._client = self._connect(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=[_ACQUIRE]))
 
     def _connect(self, *interceptors: Any) -> RuntimeHttpClient:
@@ -201,7 +203,8 @@ class Task:
         """The task's input and message; None if an earlier guard was killed before it had both.
 
         Both are asked for in the same breath. A SuperNode waits without limit for the reply to a task whose message
-        was never pulled. Raises `CharterError` if the app's package is not the one that the run names.
+        was never pulled. Raises `GuardError` if the SuperNode waits in this way. Raises `CharterError` if the app's
+        package is not the one that the run names.
         """
         input_file, head_file = self._folder / "input", self._folder / "head"
         if head_file.exists():
@@ -213,10 +216,19 @@ class Task:
             except httpx.HTTPStatusError as error:
                 # The SuperNode gives the input of a task once. An earlier guard got it, and could not keep it.
                 _log.warning("the input of a task is lost (%s); its message is refused", error.response.status_code)
-            self._head = self._client.PullMessages(PullAppMessagesRequest())
+            self._head = self._first_pull()
             write_whole(input_file, self._input.SerializeToString())
             write_whole(head_file, self._head.SerializeToString())
         return self._opened() if self._input.HasField("fab") and self.has_message else None
+
+    def _first_pull(self) -> PullAppMessagesResponse:
+        try:
+            return self._client.PullMessages(PullAppMessagesRequest())
+        except httpx.HTTPStatusError as error:
+            raise GuardError(
+                "the SuperNode has given up a task whose message was never pulled, because the guard was gone too "
+                "long. It now waits without limit: restart the SuperNode, then the guard"
+            ) from error
 
     @property
     def has_message(self) -> bool:

@@ -23,7 +23,7 @@ from flwr.app import Message, RecordDict
 
 from fedcipher._files import make_private_folder, write_whole
 from fedcipher.adapters.flower.records import message_of, record_dict, refuse, result_of, show_model
-from fedcipher.errors import FedcipherError, FrameError, PlaintextError
+from fedcipher.errors import FedcipherError, FrameError, GuardError, PlaintextError
 from fedcipher.federation.app_inputs import digest_of_context
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.key_holder import KeyHolder
@@ -56,8 +56,10 @@ _PROGRAM = "from flwr.supernode.cli import flwr_clientapp; flwr_clientapp()"
 class AppProcess(Protocol):
     """A started app. ``listener`` accepts its connections, and ``output`` is what it prints."""
 
-    listener: socket.socket
-    output: IO[bytes]
+    @property
+    def listener(self) -> socket.socket: ...
+    @property
+    def output(self) -> IO[bytes]: ...
 
     def poll(self) -> int | None:
         """The exit status of the app; None while it runs."""
@@ -140,7 +142,8 @@ class Guard:
     def _work_on(self, claim: Claim) -> None:
         folder = self._folders.task
         # The claim is on disk before the message is taken, so that a guard that is started again can go on.
-        write_whole(folder / "claim", json.dumps({"task": claim.task, "token": claim.token}).encode())
+        content = {"task": claim.task, "token": claim.token, "supernode": self._supernode.name}
+        write_whole(folder / "claim", json.dumps(content).encode())
         task = self._supernode.task(claim, folder)
         try:
             with task.kept_alive():
@@ -157,6 +160,9 @@ class Guard:
         """The claim of a guard that was killed at work; None if there is none."""
         try:
             content = parse_json(read_file(self._folders.task / "claim", _MAX_CLAIM))
+            if content["supernode"] != self._supernode.name:
+                # `fedcipher supernode` gives each start a secret of its own, and no SuperNode has this task any more.
+                return None
             return Claim(int(content["task"]), str(content["token"]))
         except FileNotFoundError:
             return None
@@ -168,6 +174,8 @@ class Guard:
         began = time.monotonic()
         try:
             given = task.pull()
+        except GuardError:
+            raise
         except FedcipherError as error:
             given, reply = None, refuse(task.head, error)
         else:
@@ -272,6 +280,8 @@ class Guard:
                     if time.monotonic() >= deadline:
                         _log.warning("the app has run for %s s and is ended", self._rules.app_seconds)
                         break
+                # First, so that a connection that the app keeps open delays nothing.
+                process.kill()
         finally:
             process.kill()
             process.listener.close()
