@@ -426,3 +426,19 @@ def test_nothing_but_a_head_leaves_as_a_head(tmp_path, head):
     reply[CONTEXT]["head"] = head
     with pytest.raises(PlaintextError, match="must not leave"):
         egress.checked(reply, "flashe", number, frozenset())
+
+
+def test_a_frame_of_a_withdrawn_sum_alone_is_in_no_sum(folder):
+    (folder / "run" / "heads.bin").unlink()
+
+    def withdrawn(lines):
+        for kind, facts in lines:
+            yield kind, facts
+            if kind == "opened" and facts["purpose"] == "train":
+                sums = [{**each, "clients": [c for c in each["clients"] if c[0] != 3]} for each in facts["sums"]]
+                yield kind, {**facts, "sums": sums, "after": "33" * 32}
+
+    for client, path in enumerate(logs_of(folder)):
+        rewritten(path, key_of(folder, client), withdrawn)
+    known = [fate for fate in checked(folder).fates if fate.in_sum is not None and fate.facts["purpose"] == "train"]
+    assert known and all(fate.in_sum == (fate.client != 3) for fate in known)
