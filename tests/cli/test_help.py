@@ -12,6 +12,8 @@ import pytest
 from fedcipher import cli
 from fedcipher.adapters.flower import SecureStrategy
 from fedcipher.cli.commands import COMMANDS, GROUPS
+from fedcipher.guard.log import Log
+from fedcipher.keys import load_client
 from fedcipher.schemes import DEFAULT_SCHEME, register, registry, scheme_names
 from flower_harness import LocalGrid, make_app, record
 from flwr.serverapp.strategy import FedAvg
@@ -129,6 +131,10 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
                 join(monkeypatch, [f"{other}.identity", "server.key", "--out", f"{other}.key"])
         if name == "status":
             a_run("my-app")
+        if name == "verify":
+            for number, letter in enumerate("ab"):
+                key = tmp_path / ".fedcipher" / "keys" / "my-app" / f"client-{number}.key"
+                Log(tmp_path / f"log-{letter}", load_client(key)[1])
         for example in parser.examples:
             words = [word.replace("~", str(tmp_path), 1) for word in arguments_of(example)]
             if not LONG & set(words):

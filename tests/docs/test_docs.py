@@ -84,6 +84,14 @@ def test_every_test_that_the_promises_name_exists():
     assert named - known() == set()
 
 
+def test_every_control_of_the_page_of_controls_has_a_test_that_exists():
+    page = (ROOT / "docs" / "evidence" / "compliance.md").read_text(encoding="utf-8")
+    controls = [row for row in re.findall(r"^\| (.+) \|$", page, re.MULTILINE) if row != "control | feature | tests"]
+    assert len(controls) > 15
+    assert [row for row in controls if not NAME.search(row.rsplit(" | ", 1)[1])] == []
+    assert set(NAME.findall(page)) - known() == set()
+
+
 def test_pages_for_users_leave_the_names_of_tests_to_the_promises():
     assert {title: NAME.findall(page) for title, page in EXPLAINED.items() if NAME.search(page)} == {}
 

@@ -85,7 +85,7 @@ def proto_fields(name):
     [
         ("The charter", set(charter._FIELDS)),
         ("A message of a round", {*RoundSettings.__dataclass_fields__, protocol.CONFIG}),
-        ("A reply", {*PHASES, *names(protocol, "UPDATE", "METRICS", "CONTEXT", "CLEAR"), "digest", "unopened"}),
+        ("A reply", {*PHASES, *names(protocol, "UPDATE", "METRICS", "CONTEXT", "CLEAR"), "digest", "unopened", "head"}),
         ("A frame's head", header_fields()),
         ("A frame's end", end_fields()),
         ("A report", {*names(protocol, "REPORT", "EVALUATION"), "purpose", "report"}),

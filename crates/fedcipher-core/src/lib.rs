@@ -18,6 +18,7 @@ pub mod key_file;
 pub mod keys;
 pub(crate) mod lanes;
 pub mod ledger;
+pub mod log_tree;
 pub mod mac;
 pub mod memory;
 pub mod noise;

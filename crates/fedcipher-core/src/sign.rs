@@ -43,11 +43,13 @@ pub enum Purpose {
     Roster,
     /// A committee's member publishes a key to which shares are encrypted.
     Prekey,
+    /// A site signs the head of its log.
+    Log,
 }
 
 impl Purpose {
     /// All purposes.
-    pub const ALL: [Purpose; 7] = [
+    pub const ALL: [Purpose; 8] = [
         Purpose::Update,
         Purpose::Answer,
         Purpose::Complaint,
@@ -55,6 +57,7 @@ impl Purpose {
         Purpose::Charter,
         Purpose::Roster,
         Purpose::Prekey,
+        Purpose::Log,
     ];
 
     fn domain(self) -> &'static [u8] {
@@ -66,6 +69,7 @@ impl Purpose {
             Purpose::Charter => b"fedcipher charter 1\0",
             Purpose::Roster => b"fedcipher roster 1\0",
             Purpose::Prekey => b"fedcipher prekey 1\0",
+            Purpose::Log => b"fedcipher log 1\0",
         }
     }
 

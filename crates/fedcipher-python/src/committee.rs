@@ -53,7 +53,7 @@ impl Identity {
 }
 
 /// A placeholder for a party's number, which errors do not name here.
-const NO_PARTY: ClientId = ClientId::new(0);
+pub const NO_PARTY: ClientId = ClientId::new(0);
 
 /// Whether `signature` is a result of `Identity.sign_charter` by the holder of the key `verify`.
 #[pyfunction]

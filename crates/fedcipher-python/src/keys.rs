@@ -3,6 +3,7 @@
 use crate::errors::raise;
 use crate::numbers::{Int, ints};
 use fedcipher_core::sets::Name;
+use fedcipher_core::sign::Purpose;
 use fedcipher_core::{ClientId, Epoch, keys, wire};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -22,6 +23,17 @@ impl ClientKey {
     /// The serialised key. It holds the secret: store it like a password.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.to_bytes())
+    }
+
+    /// This client's signature of the head of its log.
+    fn sign_log<'py>(&self, py: Python<'py>, head: &[u8]) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.sign.sign(Purpose::Log, head))
+    }
+
+    /// The public key that checks this client's signatures.
+    #[getter]
+    fn verify_key<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.sign.verify_key())
     }
 
     #[getter]
@@ -74,6 +86,12 @@ impl ServerKey {
     #[getter]
     fn cohort(&self) -> Vec<Int<ClientId>> {
         ints(self.0.cohort.keys().copied())
+    }
+
+    /// The public key of each client that checks its signatures, by the client's number.
+    #[getter]
+    fn verify_keys<'py>(&self, py: Python<'py>) -> BTreeMap<Int<ClientId>, Bound<'py, PyBytes>> {
+        self.0.cohort.iter().map(|(client, key)| (Int(*client), PyBytes::new(py, key))).collect()
     }
 
     /// The name of each client in a `SetMemory`, by its number. Names are derived only from clients' signature keys.

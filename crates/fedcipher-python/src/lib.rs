@@ -17,6 +17,7 @@ mod key_files;
 mod keys;
 mod layout;
 mod library;
+mod log_tree;
 mod numbers;
 mod scheme;
 mod sets;
@@ -53,6 +54,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     #[cfg(feature = "engine-client")]
     m.add_class::<engine::AuthorityClient>()?;
     m.add_class::<sets::SetMemory>()?;
+    m.add_class::<log_tree::LogTree>()?;
     m.add_class::<library::Library>()?;
     m.add_class::<library::Admission>()?;
     m.add_class::<library::Sender>()?;
@@ -64,6 +66,9 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(frames::layout_of, m)?)?;
     m.add_function(wrap_pyfunction!(committee::charter_signature_holds, m)?)?;
     m.add_function(wrap_pyfunction!(committee::roster_signature_holds, m)?)?;
+    m.add_function(wrap_pyfunction!(log_tree::log_includes, m)?)?;
+    m.add_function(wrap_pyfunction!(log_tree::log_continues, m)?)?;
+    m.add_function(wrap_pyfunction!(log_tree::log_signature_holds, m)?)?;
     m.add_function(wrap_pyfunction!(scheme::min_contributions, m)?)?;
     m.add_function(wrap_pyfunction!(scheme::every_scheme, m)?)?;
     m.add_function(wrap_pyfunction!(key_files::read_key_file, m)?)?;

@@ -54,6 +54,7 @@ COMMANDS = (
     Command("policy", SITES, "show which runs this site allows on its data", f"{_HERE}.sites"),
     Command("charter", SITES, "print or sign a run's charter, its requests to clients", f"{_HERE}.sites"),
     Command("guard", SITES, "run apps behind walls, so that only frames leave this site", f"{_HERE}.guard"),
+    Command("verify", SITES, "check sites' logs against each other, and write a report", f"{_HERE}.verify"),
     Command("cluster", FEDERATION, "run a SuperLink and SuperNodes on this machine", f"{_HERE}.cluster"),
     Command("access", FEDERATION, "make the token that starts runs, and the key that signs apps", f"{_HERE}.services"),
     Command("run", FEDERATION, "sign a Flower app and start it on a SuperLink", f"{_HERE}.services"),

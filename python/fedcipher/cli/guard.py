@@ -118,7 +118,8 @@ def _own_settings(options: argparse.Namespace) -> dict[str, str]:
     # An empty list also overrides FEDCIPHER_CLEAR: behind a guard, no answer leaves in the clear.
     none_in_clear = {"fedcipher-clear": ""}
     if options.key is not None:
-        return {**none_in_clear, "fedcipher-key": options.key}
+        log = str(_folder_of(options) / "log")
+        return {**none_in_clear, "fedcipher-key": options.key, "fedcipher-log": log}
     given = {"engine": options.engine, "device": options.device, "credentials": options.credentials}
     return {**none_in_clear, **{f"fedcipher-{name}": str(value) for name, value in given.items() if value}}
 

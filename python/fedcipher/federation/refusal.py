@@ -15,6 +15,7 @@ import re
 import secrets
 
 from fedcipher.errors import FedcipherError
+from fedcipher.federation.client.evidence import REFUSAL, Recorder
 from fedcipher.federation.messages import REFUSED, Config, Message
 from fedcipher.foreign_text import quoting_log
 
@@ -30,20 +31,36 @@ TEXT = "Fedcipher refused this message; the cause is in this client's own log, r
 _REFERENCE = re.compile(re.escape(TEXT) + r"([0-9a-f]{8})")
 
 
-def refusal(error: BaseException) -> str:
-    """The text of a refusal, with a new reference. Logs ``error`` (`fedcipher.federation`) under this reference."""
+def refusal(error: BaseException, recorder: Recorder | None = None) -> str:
+    """The text of a refusal, with a new reference. Logs ``error`` (`fedcipher.federation`) under this reference.
+
+    ``recorder`` is the site's log, which gets the reference without the cause.
+    """
     reference = secrets.token_hex(4)
     _log.warning("refused, reference %s: %s: %s", reference, type(error).__name__, error)
     if not isinstance(error, FedcipherError):
         # Fedcipher's own errors name their cause. For other errors the traceback shows the line that failed. It is
         # logged without the error's text, which the line above has.
         _log.traceback(f"traceback of reference {reference}", error)
+    if recorder is not None:
+        _record(reference, recorder)
     return TEXT + reference
 
 
-def refused(message: Message, error: BaseException) -> Message:
-    """The refusal of ``message`` as a message, for an adapter to a framework without errors of its own."""
-    return Message(message.node, message.type, {REFUSED: Config({"text": refusal(error)})})
+def _record(reference: str, recorder: Recorder) -> None:
+    """Write the refusal to the site's log. A full disk may be the cause of the refusal, so this raises nothing."""
+    try:
+        recorder.record(REFUSAL, {"reference": reference})
+    except (FedcipherError, OSError) as error:
+        _log.warning("reference %s is not in the site's log: %s", reference, error)
+
+
+def refused(message: Message, error: BaseException, recorder: Recorder | None = None) -> Message:
+    """The refusal of ``message`` as a message, for an adapter to a framework without errors of its own.
+
+    ``recorder`` is the one of `refusal`: pass `ClientSession.recorder`.
+    """
+    return Message(message.node, message.type, {REFUSED: Config({"text": refusal(error, recorder)})})
 
 
 def reference_of(text: str, code: int = CODE) -> str | None:

@@ -8,7 +8,7 @@ their decisions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -19,6 +19,7 @@ from fedcipher._files import make_private_folder, write_whole
 from fedcipher.errors import CharterError, FedcipherError, ParameterError
 from fedcipher.federation.canonical import encode
 from fedcipher.federation.charter import Charter, digest_of
+from fedcipher.federation.client.evidence import APPROVAL, Recorder
 from fedcipher.federation.query import Query
 from fedcipher.foreign_files import parse_json, read_file
 from fedcipher.foreign_text import MAX_NAME, quoted, quoting_log
@@ -31,6 +32,9 @@ _MAX_BYTES = 65 << 20
 _MAX_REQUESTS = 100
 """Requests without a decision. A server can make any number of charters, and each would be a file here."""
 _NAME = 32
+_BY_RULES = b"by the rules\n"
+"""Content of a decision that no person has made."""
+_MAX_DECISION = 1 << 10
 _REQUESTS, _AGREED, _DENIED = "requests", "agreed", "denied"
 Decision = str
 """``"agreed"``, ``"denied"`` or ``"waiting"``."""
@@ -79,9 +83,17 @@ class Consents:
         for part in (_REQUESTS, _AGREED, _DENIED):
             make_private_folder(folder / part)
 
-    def of(self, app: AppOfRun) -> _OfRun:
-        """The decisions about runs of ``app``: the `Consent` of a `ClientSession`."""
-        return _OfRun(self, app)
+    def of(self, app: AppOfRun, recorder: Callable[[], Recorder | None] = lambda: None) -> _OfRun:
+        """The decisions about runs of ``app``: the `Consent` of a `ClientSession`.
+
+        ``recorder`` returns the site's log, which gets a line for each decision that lets a run begin.
+        """
+        return _OfRun(self, app, recorder)
+
+    def decider(self, digest: bytes, app: AppOfRun) -> str:
+        """The party that has agreed to the charter ``digest`` with ``app``."""
+        decision = read_file(self._folder / _AGREED / _name_of(digest, app), _MAX_DECISION)
+        return "the site's rules" if decision == _BY_RULES else "people at the site"
 
     def given(self, digest: bytes, document: bytes, app: AppOfRun) -> bool:
         """Whether the site agrees to the charter or the query ``digest`` with ``app``.
@@ -105,7 +117,7 @@ class Consents:
         if isinstance(charter, Charter):
             self._rules.check_privacy(charter)
         if not self._rules.people_agree:
-            write_whole(self._folder / _AGREED / name, b"by the rules\n")
+            write_whole(self._folder / _AGREED / name, _BY_RULES)
             return True
         self._write_request(name, document, app)
         return False
@@ -166,11 +178,18 @@ class Consents:
 class _OfRun:
     """The decisions about runs of one app."""
 
-    def __init__(self, consents: Consents, app: AppOfRun) -> None:
-        self._consents, self._app = consents, app
+    def __init__(self, consents: Consents, app: AppOfRun, recorder: Callable[[], Recorder | None]) -> None:
+        self._consents, self._app, self._recorder = consents, app, recorder
 
     def given(self, digest: bytes, document: bytes) -> bool:
-        return self._consents.given(digest, document, self._app)
+        if not self._consents.given(digest, document, self._app):
+            return False
+        recorder = self._recorder()
+        if recorder is not None:
+            app, by = self._app, self._consents.decider(digest, self._app)
+            facts = {"charter": digest.hex(), "app": app.package, "settings": app.digest.hex(), "by": by}
+            recorder.record(APPROVAL, facts, once=True)
+        return True
 
 
 def _name_of(digest: bytes, app: AppOfRun) -> str:

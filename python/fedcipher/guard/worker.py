@@ -26,13 +26,14 @@ from fedcipher.adapters.flower.records import message_of, record_dict, refuse, r
 from fedcipher.errors import FedcipherError, FrameError, GuardError, PlaintextError
 from fedcipher.federation.app_inputs import digest_of_context
 from fedcipher.federation.client.app_result import AppResult
-from fedcipher.federation.client.key_holder import key_holder_of
+from fedcipher.federation.client.key_holder import KeyHolder
 from fedcipher.federation.client.session import ClientSession, Work
 from fedcipher.foreign_files import parse_json, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted, quoting_log
 from fedcipher.guard.app_api import AppApi, Limits, inner_message
 from fedcipher.guard.consent import Consents
 from fedcipher.guard.day_counts import DayCounts
+from fedcipher.guard.log import logged_holder
 from fedcipher.guard.policy import AppRules
 from fedcipher.guard.supernode import Claim, SuperNode, Task, TaskInput
 
@@ -95,7 +96,7 @@ class _Folders:
 class Guard:
     """Answers the tasks of one SuperNode for the holder of one key.
 
-    ``own`` are the operator's settings, which name the key: those of `key_holder_of`. ``folder`` is the guard's own. No
+    ``own`` are the operator's settings, which name the key: those of `logged_holder`. ``folder`` is the guard's own. No
     app can read it. ``start_app`` starts an app behind walls.
     """
 
@@ -199,12 +200,12 @@ class Guard:
     def _reply_to(self, given: TaskInput) -> Message:
         """The reply to a message: a frame, an answer that needs no app, "waiting", or the constant refusal."""
         outer = given.message
+        session = ClientSession(
+            self._holder,
+            lambda: digest_of_context(given.app.settings, given.folder),
+            consents=self._consents.of(given.app, lambda: self._holder().recorder),
+        )
         try:
-            session = ClientSession(
-                lambda: key_holder_of(self._own, {}),
-                lambda: digest_of_context(given.app.settings, given.folder),
-                consents=self._consents.of(given.app),
-            )
             message = message_of(outer)
             opened = session.open(message, queries_too=True)
             # The aggregates of a message can be as large as several models.
@@ -218,7 +219,10 @@ class Guard:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            return refuse(outer, error)
+            return refuse(outer, error, session.recorder)
+
+    def _holder(self) -> KeyHolder:
+        return logged_holder(self._own, {})
 
     # --- the app -----------------------------------------------------------------------------
 

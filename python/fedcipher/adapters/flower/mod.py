@@ -22,8 +22,8 @@ from fedcipher.errors import PlaintextError
 from fedcipher.federation import messages
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.egress import only_metrics
-from fedcipher.federation.client.key_holder import key_holder_of
 from fedcipher.federation.client.session import ClientSession, Work
+from fedcipher.guard.log import logged_holder
 
 if TYPE_CHECKING:
     # Types that some supported versions of Flower lack.
@@ -80,8 +80,8 @@ def _answer(
     *,
     queries_too: bool = False,
 ) -> Message:
+    session = ClientSession(lambda: logged_holder(ctxt.node_config, ctxt.run_config), lambda: context_of(ctxt))
     try:
-        session = ClientSession(lambda: key_holder_of(ctxt.node_config, ctxt.run_config), lambda: context_of(ctxt))
         message = message_of(msg)
         opened = session.open(message, queries_too=queries_too)
         if isinstance(opened, Work):
@@ -99,7 +99,7 @@ def _answer(
         raise
     # Also a BaseException, such as a panic of native code: no error may be sent with its text.
     except BaseException as error:
-        return refuse(msg, error)
+        return refuse(msg, error, session.recorder)
 
 
 def _computed(msg: Message, ctxt: Context, call_next: ClientAppCallable, work: Work) -> AppResult:

@@ -15,6 +15,7 @@ from fedcipher.errors import FrameError, LayoutError, SealedModelError
 from fedcipher.federation import messages
 from fedcipher.federation.app_inputs import digest_of_context
 from fedcipher.federation.client.app_result import AppResult
+from fedcipher.federation.client.evidence import Recorder
 from fedcipher.federation.client.session import Work
 from fedcipher.federation.messages import Arrays, Config, Content, Metrics, PackedArray, Reply
 from fedcipher.federation.refusal import CODE, reference_of, refusal
@@ -77,9 +78,9 @@ def reply_of(msg: Message, node: int) -> Reply:
     return Reply(node, content_of(msg.content))
 
 
-def refuse(msg: Message, error: BaseException) -> Message:
+def refuse(msg: Message, error: BaseException, recorder: Recorder | None = None) -> Message:
     """The refusal of ``msg``, with the same text for every cause. The cause goes to this client's log."""
-    return Message(Error(code=CODE, reason=refusal(error)), reply_to=msg)
+    return Message(Error(code=CODE, reason=refusal(error, recorder)), reply_to=msg)
 
 
 def model_record(arrays: Mapping[str, NumpyArray]) -> ArrayRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedcipher.errors import PlaintextError
+from fedcipher.federation.client.evidence import HEAD_BYTES
 from fedcipher.federation.messages import (
     CLEAR,
     CONTEXT,
@@ -31,8 +32,8 @@ def checked(reply: Content, scheme: str, number: int, clear: frozenset[str]) -> 
     """Return ``reply`` if it may leave. Raises `PlaintextError` otherwise.
 
     The reply must hold exactly one array in one record: a frame of ``scheme`` and round ``number``. It may also hold
-    seconds and bytes of work that do not depend on data, the digest of the app's settings, and the metrics in
-    ``clear``.
+    seconds and bytes of work that do not depend on data, the digest of the app's settings, the head of the site's log,
+    and the metrics in ``clear``.
     """
     for name, record in reply.items():
         keys = set(record.keys())
@@ -41,7 +42,9 @@ def checked(reply: Content, scheme: str, number: int, clear: frozenset[str]) -> 
         elif name == METRICS:
             fit = isinstance(record, Metrics) and keys <= PHASES
         elif name == CONTEXT:
-            fit = isinstance(record, Config) and {"digest"} <= keys <= {"digest", "unopened"}
+            fit = isinstance(record, Config) and {"digest"} <= keys <= {"digest", "unopened", "head"}
+            head = record.get("head", bytes(HEAD_BYTES))
+            fit = fit and isinstance(head, bytes) and len(head) == HEAD_BYTES
         else:
             fit = name == CLEAR and isinstance(record, Metrics) and keys <= clear
         if not fit:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from fedcipher._files import resolved
+from fedcipher._native import ClientKey
 from fedcipher.engine import Engine, connect
 from fedcipher.errors import AccessError, KeyFormatError, UnsupportedError, WrongEpochError
 from fedcipher.federation.charter import Charter
+from fedcipher.federation.client.evidence import Recorder
 from fedcipher.federation.policy import SIMULATION_POLICY, Policy, load_policy
 from fedcipher.federation.query import Query
 from fedcipher.federation.store import Store
@@ -21,7 +23,7 @@ from fedcipher.keys.store import client_file, hold, home, load_coordinator, loca
 from fedcipher.schemes import Decryptor, Encryptor, Member, Scheme
 from fedcipher.schemes.base import state_dir
 
-__all__ = ["KeyHolder", "charge_privacy_budget", "key_holder_of", "take_prekeys"]
+__all__ = ["KeyHolder", "charge_privacy_budget", "key_holder_of", "own_setting", "take_prekeys"]
 
 _log = quoting_log("fedcipher.federation")
 
@@ -35,9 +37,15 @@ class KeyHolder(Protocol):
     """Whether the run's configuration names the keys, as in a simulation. Such a holder is not a separate site."""
     clear: frozenset[str]
     """Metrics that this client may send in the clear."""
+    recorder: Recorder | None
+    """The site's log; None if the site keeps none."""
 
     @property
     def client(self) -> int: ...
+    def log_key(self) -> ClientKey:
+        """The key that signs the site's log. Raises `UnsupportedError` if an engine holds it."""
+        ...
+
     def hold(self) -> None:
         """Lock the key file again, because a process with many clients may have released it."""
         ...
@@ -76,6 +84,7 @@ class _Site:
     def __init__(self, identity: str, *, simulated: bool, clear: frozenset[str]) -> None:
         self.store = Store(state_dir(), identity)
         self.simulated, self.clear = simulated, clear
+        self.recorder: Recorder | None = None
 
     def policy(self) -> Policy:
         """The site's policy. A simulation without a policy file has no site to protect: see `SIMULATION_POLICY`."""
@@ -94,6 +103,10 @@ class _EngineHolder(_Site):
 
     def hold(self) -> None:
         """Do nothing: the engine holds its keys."""
+
+    def log_key(self) -> ClientKey:
+        """Raise `UnsupportedError`: an engine signs updates only."""
+        raise UnsupportedError("an engine does not sign a log; use a key file, or leave out fedcipher-log")
 
     def encryptor(self, epoch: int = 0) -> Encryptor:
         return self._engine.encryptor(epoch)
@@ -134,6 +147,9 @@ class _FileHolder(_Site):
 
     def hold(self) -> None:
         hold(self._path, self._key)
+
+    def log_key(self) -> ClientKey:
+        return self._key
 
     def policy(self) -> Policy:
         """The site's policy, with the coordinator that the key file names."""
@@ -204,12 +220,12 @@ def key_holder_of(own: Mapping[str, Any], run: Mapping[str, Any]) -> KeyHolder:
     The run's settings come from the server. They cannot name an engine, because an engine sees every update in the
     clear.
     """
-    target = _setting(own, "fedcipher-engine")
+    target = own_setting(own, "fedcipher-engine")
     if target:
-        device = _setting(own, "fedcipher-device") or _partition_name(own)
+        device = own_setting(own, "fedcipher-device") or _partition_name(own)
         slot = (target, device, 0.0)
         if slot not in _holders:
-            engine = connect(target, device=device, credentials=_setting(own, "fedcipher-credentials") or None)
+            engine = connect(target, device=device, credentials=own_setting(own, "fedcipher-credentials") or None)
             _holders[slot] = _EngineHolder(engine, f"{target}\n{device}", clear=_clear(own))
         return _holders[slot]
     path, simulated = _key_path(own, run)
@@ -224,7 +240,7 @@ def key_holder_of(own: Mapping[str, Any], run: Mapping[str, Any]) -> KeyHolder:
     return _holders[slot]
 
 
-def _setting(own: Mapping[str, Any], name: str) -> str:
+def own_setting(own: Mapping[str, Any], name: str) -> str:
     """The value that this node's operator has set, in ``own`` or as an environment variable; empty if there is none."""
     return str(own[name]) if name in own else os.environ.get(name.replace("-", "_").upper(), "")
 
@@ -235,14 +251,14 @@ def _partition_name(own: Mapping[str, Any]) -> str:
 
 def _clear(own: Mapping[str, Any]) -> frozenset[str]:
     """Metrics that this node's operator allows in the clear, from a setting separated by commas."""
-    return frozenset(name.strip() for name in _setting(own, "fedcipher-clear").split(",") if name.strip())
+    return frozenset(name.strip() for name in own_setting(own, "fedcipher-clear").split(",") if name.strip())
 
 
 def _key_path(own: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[Path, bool]:
     """The key file, and whether the run's settings name it."""
     if "fedcipher-key" in own:
         return locate(str(own["fedcipher-key"])), False
-    chosen = _setting(own, "fedcipher-keys")
+    chosen = own_setting(own, "fedcipher-keys")
     folder = chosen or str(run.get("fedcipher-keys", ""))
     if not folder or "partition-id" not in own:
         raise KeyFormatError(

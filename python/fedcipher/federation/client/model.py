@@ -17,6 +17,7 @@ from fedcipher.federation.chain import Chain, ChainState, OpenedStep
 from fedcipher.federation.charter import Charter, Purpose, digest_of
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.clip_feedback import ClipFeedback, with_waiting
+from fedcipher.federation.client.evidence import CHARTER, OPENED, charter_facts, opened_facts
 from fedcipher.federation.client.key_holder import KeyHolder, charge_privacy_budget
 from fedcipher.federation.kept_share import KEPT_SHARE, MIN_KEPT_SHARE, kept_share_lanes, kept_shares, rounds_at_random
 from fedcipher.federation.messages import AGGREGATE_PREFIX, Arrays, aggregate_of, frame_bytes, to_numpy
@@ -57,6 +58,9 @@ class ClientModel:
         self._chain: Chain | None = None
         self._kept: ChainState | None = None
         self.charter = self._charter()
+        if holder.recorder is not None:
+            # Also after a crash between the charter's acceptance and its line.
+            holder.recorder.record(CHARTER, charter_facts(self.charter, context), once=True)
         if settings.bits not in (self._codec.bit_widths if self._codec.adaptive else [0]):
             raise RoundError(f"the charter does not allow {settings.bits} bits for each value")
 
@@ -108,8 +112,10 @@ class ClientModel:
                     f"step {self._chain.state.steps + 1} is missing; the server sends all steps again next round"
                 )
             earlier = self._chain.state
-            measured = self._chain.measuring
+            measured, bound = self._chain.measuring, self._chain.associated_data("train", index)
             opened = self._chain.step(decryptor, frames, index)
+            what = "measure" if measured else "train"
+            self._record_opened(frames, opened.failed, what, index, bound, before=earlier.position)
             self._save_notes(number, opened)
             if not measured:
                 included = any(self._holder.client in clients for clients in opened.clients)
@@ -127,6 +133,24 @@ class ClientModel:
             self._store.advance_to(self._chain.state)
         else:
             self._store.save_state(self._chain.state, previous=earlier)
+
+    def _record_opened(
+        self, frames: list[bytes], failed: list[int], purpose: str, index: int, bound: bytes, *, before: bytes
+    ) -> None:
+        """Write the opened sums to the site's log, before the model that they lead to is stored."""
+        if self._holder.recorder is None:
+            return
+        facts = opened_facts(
+            frames,
+            failed,
+            charter=self.charter.digest,
+            purpose=purpose,
+            index=index,
+            bound=bound,
+            positions=(before, self._running.position),
+        )
+        # After a crash the same step is made again.
+        self._holder.recorder.record(OPENED, facts, once=True)
 
     def _save_notes(self, number: int, opened: OpenedStep) -> None:
         """Store the answers of step ``number`` before the step itself. After a kill, the step is made again."""
@@ -164,7 +188,10 @@ class ClientModel:
 
     def evaluated(self, frame: bytes, decryptor: Decryptor) -> dict[str, list[float]]:
         """The answers in ``frame``, the sum of evaluations at this position. Raises the errors of a decryptor."""
-        sums = self._running.open_answers(decryptor, frame, self._settings.index)
+        index = self._settings.index
+        sums = self._running.open_answers(decryptor, frame, index)
+        bound = self._running.associated_data("evaluate", index)
+        self._record_opened([frame], [], "evaluate", index, bound, before=self._running.position)
         return _ratios(sums, self.charter, "evaluate")
 
     def _content_of(self, record: Arrays) -> tuple[dict[int, tuple[list[bytes], int]], list[Array]]:

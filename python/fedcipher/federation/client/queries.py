@@ -10,6 +10,8 @@ from fedcipher.federation.answers import Tally
 from fedcipher.federation.app_inputs import records_of
 from fedcipher.federation.client.app_result import AppResult, numbers_of
 from fedcipher.federation.client.egress import checked
+from fedcipher.federation.client.evidence import FRAME, frame_facts, query_facts
+from fedcipher.federation.client.evidence import QUERY as QUERY_LINE
 from fedcipher.federation.client.key_holder import KeyHolder, charge_privacy_budget, take_prekeys
 from fedcipher.federation.messages import CONTEXT, QUERY, RECORD, UPDATE, Config, Content, Message, wire_record
 from fedcipher.federation.query import NoisyAnswers, Query, query_lanes
@@ -55,6 +57,8 @@ class QueryFrame:
         if policy.queries and not holder.simulated:
             holder.store.count("queries", query.epoch, query.digest.hex(), policy.queries)
         charge_privacy_budget(holder, query)
+        if holder.recorder is not None:
+            holder.recorder.record(QUERY_LINE, query_facts(query, self._context), once=True)
         holder.store.remember(queried=query.round)
 
     def seal(self, result: AppResult) -> Content:
@@ -74,12 +78,13 @@ class QueryFrame:
         else:
             # If the app failed, the values are zeros, which need no noise.
             sent = {"update": [NoisyAnswers(query.answers, privacy).encode({} if result.failed else values)]}
+        bound = query.associated_data(self._context)
         frame = self._encryptor.encrypt(
-            **sent,
-            round=query.round,
-            round_plan=self._plan,
-            model=query.associated_data(self._context),
-            memory=query.memory(),
+            **sent, round=query.round, round_plan=self._plan, model=bound, memory=query.memory()
         )
-        content: Content = {RECORD: wire_record({UPDATE: frame}), CONTEXT: Config({"digest": self._context})}
+        context: dict[str, Any] = {"digest": self._context}
+        if self._holder.recorder is not None:
+            facts = frame_facts(frame, query.digest, "query", 0, bound)
+            context["head"] = self._holder.recorder.record(FRAME, facts)
+        content: Content = {RECORD: wire_record({UPDATE: frame}), CONTEXT: Config(context)}
         return checked(content, scheme.name, query.round, frozenset())

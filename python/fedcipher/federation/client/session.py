@@ -21,6 +21,7 @@ from fedcipher.federation.charter import PURPOSES, Purpose, digest_of
 from fedcipher.federation.client import committee, consent, queries, reports
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.egress import checked
+from fedcipher.federation.client.evidence import FRAME, Recorder, frame_facts
 from fedcipher.federation.client.frame import RoundFrame
 from fedcipher.federation.client.key_holder import KeyHolder, take_prekeys
 from fedcipher.federation.client.model import ClientModel
@@ -103,7 +104,14 @@ class ClientSession:
         *,
         consents: consent.Consent | None = None,
     ) -> None:
-        self._holder, self._context, self._consents = holder, context, consents
+        self._find_holder, self._context, self._consents = holder, context, consents
+        self.recorder: Recorder | None = None
+        """The log of the site whose key answered the last message; None if the site keeps none."""
+
+    def _holder(self) -> KeyHolder:
+        holder = self._find_holder()
+        self.recorder = holder.recorder
+        return holder
 
     def open(self, message: Message, *, queries_too: bool = False) -> Work | Message | None:
         """Return work for the app, an answer that needs no app, or None for a message that does not belong to a run.
@@ -222,6 +230,11 @@ class _RoundMessage:
             # key. Under `oneshot` that party then learns whether the altered sum is in range
             # (docs/evidence/proof.md, theorem 2).
             context["unopened"] = model.unopened
+        if self._holder.recorder is not None:
+            what = "measure" if model.measuring and purpose == "train" else purpose
+            bound = model.associated_data(purpose)
+            facts = frame_facts(frame, charter.digest, what, self._settings.index, bound)
+            context["head"] = self._holder.recorder.record(FRAME, facts)
         content: Content = {
             charter.record: wire_record({UPDATE: frame}),
             METRICS: Metrics({**self._frame.phases, **self._phases}),

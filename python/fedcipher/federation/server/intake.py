@@ -11,6 +11,7 @@ from fedcipher._arguments import as_float
 from fedcipher.errors import FedcipherError, FrameError, PlaintextError, StrategyError
 from fedcipher.federation.chain import lanes_of
 from fedcipher.federation.charter import Purpose
+from fedcipher.federation.client.evidence import HEAD_BYTES
 from fedcipher.federation.messages import (
     CLEAR,
     CONTEXT,
@@ -85,6 +86,7 @@ class Intake:
         counters = 0 if lanes is None else lanes.count
         frames: dict[int, bytes] = {}
         unopened: dict[int, list[int]] = {}
+        heads: dict[int, bytes] = {}
         for reply in replies:
             phases, clear = _take_phases(reply.content, charter.clear[purpose])
             began = time.perf_counter()
@@ -106,10 +108,14 @@ class Intake:
             model.delivered(reply.node)
             records.append(ClientRecord(reply.node, contribution.client, phases, clear=clear))
             unopened[reply.node] = failed
+            head = (record_in(reply.content, CONTEXT, Config) or {}).get("head")
+            if isinstance(head, bytes) and len(head) == HEAD_BYTES:
+                heads[contribution.client] = head
             if keep_frames:
                 frames[reply.node] = frame
             # The sum has the frame, so its memory can be freed.
             reply.content = {}
+        model.folder.keep_heads(heads)
         aggregator, accepted, others = sums.largest()
         not_added = {reply.node for reply in others}
         why = "its frame has another model or layout than most frames, or its app got other settings"

@@ -2,8 +2,9 @@
 
 The folder holds ``run.json`` (scheme, charter, digest of the clients' other settings, steps), ``first.npz``, one
 ``aggregate-<step>-<group>.fedc`` for each sum of a step, and one ``evaluation-<round>.fedc`` for each sum of answers.
-It also holds ``charter.signature`` if a coordinator has signed the charter, and ``set-<step>.npz`` if the server sets
-models. Each file is written completely before it gets its name. `open_run` or ``fedcipher open`` opens the run with a
+It also holds ``charter.signature`` if a coordinator has signed the charter, ``set-<step>.npz`` if the server sets
+models, and ``heads.bin``, the signed heads of clients' logs. Each other file is written completely before it gets its
+name. `open_run` or ``fedcipher open`` opens the run with a
 client's key.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import re
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,16 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from fedcipher._files import make_private_folder, write_whole
+from fedcipher._files import create_private, make_private_folder, unwritten, write_whole
 from fedcipher._native import Identity
 from fedcipher.codec import Array
 from fedcipher.engine import Engine
 from fedcipher.errors import CharterError, FrameError, ParameterError, RunError
 from fedcipher.federation.chain import Chain
 from fedcipher.federation.charter import SIGNATURE_BYTES, Charter
+from fedcipher.federation.client.evidence import HEAD_BYTES
 from fedcipher.federation.ranges import reached_by_histograms, sends_histograms_at
 from fedcipher.federation.records import losses
-from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_MODEL, read_file, read_json, read_npz
+from fedcipher.foreign_files import MAX_FRAME, MAX_INDEX, MAX_LOG, MAX_MODEL, read_file, read_json, read_npz
 from fedcipher.foreign_text import quoted, quoting_log
 from fedcipher.keys.store import load_client, locate_run
 from fedcipher.schemes import Decryptor, Scheme, from_spec
@@ -40,6 +43,8 @@ _log = quoting_log("fedcipher.federation")
 
 _FORMAT = 4
 _INDEX, _FIRST, _SIGNED = "run.json", "first.npz", "charter.signature"
+_HEADS, _RECORD = "heads.bin", 4 + HEAD_BYTES
+"""File of heads of logs: a client's number (32 bits, little-endian) and a head in each record."""
 _MAX_STEPS = 1 << 32
 # Names of the files that a server writes before the index.
 _FILES_BEFORE_INDEX = r"lock|(\.)?journal\.db.*|first\.npz|\.(first\.npz|run\.json)\.[0-9a-f]+\.draft"
@@ -124,6 +129,19 @@ class StoredRun:
     def evaluation(self, number: int) -> bytes:
         """The sum of the answers of round ``number``'s evaluation."""
         return _read(self.folder / _evaluation_name(number))
+
+    def heads(self) -> list[tuple[int, bytes]]:
+        """The heads of clients' logs that came with frames, in order: (client, head). Raises `RunError`."""
+        path = self.folder / _HEADS
+        try:
+            content = read_file(path, MAX_LOG)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error}; copy the whole folder of the run") from error
+        # A server that was killed may have left a part of its last record.
+        records = [content[k : k + _RECORD] for k in range(0, len(content) - _RECORD + 1, _RECORD)]
+        return [(int.from_bytes(record[:4], "little"), record[4:]) for record in records]
 
     def set_model(self, before: int | None = None) -> list[Array] | None:
         """The last model that the server has set (before step ``before``, if given); None if it has set none."""
@@ -259,6 +277,22 @@ class RunFolder(StoredRun):
         self._write_index()
         for group in range(groups):
             (self.folder / _aggregate_name(step, group)).unlink(missing_ok=True)
+
+    def keep_heads(self, heads: Mapping[int, bytes]) -> None:
+        """Append the heads of logs that came with a round's frames, by client. Raises `RunError`."""
+        if not heads:
+            return
+        path = self.folder / _HEADS
+        try:
+            with create_private(path, append=True) as file:
+                # A server that was killed may have left a part of a record.
+                whole = file.tell() // _RECORD * _RECORD
+                os.ftruncate(file.fileno(), whole)
+                file.writelines(client.to_bytes(4, "little") + head for client, head in heads.items())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise unwritten(path, error) from error
 
     def append_evaluation(self, frame: bytes, number: int) -> None:
         """Append the sum of the answers of round ``number``'s evaluation, at the present step."""
