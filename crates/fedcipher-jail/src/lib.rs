@@ -108,8 +108,8 @@ fn start(jail: &Jail, guard: &OwnedFd) -> Result<(Pid, OwnedFd)> {
     let user = privileges::User::of_this_process();
     let (parent, lifeline) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step("namespaces", || "a pipe".to_owned())?;
-    let Some(init) = process::clone(process::NAMESPACES)
-        .step("namespaces", || "new namespaces cannot be made".to_owned())?
+    let Some(init) =
+        process::clone(process::NAMESPACES).step("namespaces", || "new namespaces cannot be made".to_owned())?
     else {
         drop(lifeline);
         init::main(jail, user, guard, &parent)

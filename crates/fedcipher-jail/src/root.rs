@@ -93,7 +93,7 @@ pub fn enter(jail: &Jail) -> Result<Seen> {
     })
 }
 
-/// Copies of `paths` with these attributes, those of parents first, and the links among the paths.
+/// Copies of `paths` with these attributes, and the links among the paths.
 fn taken(paths: &[PathBuf], attributes: u64) -> Result<(Vec<Tree>, Vec<Link>)> {
     let mut real = Vec::new();
     let mut links = Vec::new();
@@ -104,8 +104,9 @@ fn taken(paths: &[PathBuf], attributes: u64) -> Result<(Vec<Tree>, Vec<Link>)> {
         }
         real.push(target);
     }
+    // In this order a folder comes before what lies in it, which a copy of the folder has.
     real.sort();
-    real.dedup();
+    real.dedup_by(|later, kept| later.starts_with(kept));
     let trees = real.into_iter().map(|path| take(path, attributes)).collect::<Result<_>>()?;
     Ok((trees, links))
 }

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import json
 import marshal
 import os
+import secrets
 import select
 import signal
 import socket
@@ -81,7 +83,7 @@ class Limits:
     """
 
     memory: int = 16 << 30
-    processes: int = 1024
+    processes: int = 4096
     file_size: int = 16 << 30
     open_files: int = 4096
 
@@ -187,14 +189,16 @@ def start(spec: JailSpec, argv: Sequence[str], env: Mapping[str, str], port: int
     """
     if not argv or not os.path.isabs(argv[0]):
         raise GuardError("an app's program must have an absolute path; give the interpreter's, such as sys.executable")
-    order = marshal.dumps((
-        [os.fspath(path) for path in spec.read_only],
-        os.fspath(spec.work),
-        astuple(spec.limits),
-        list(argv),
-        list(env.items()),
-        port,
-    ))
+    order = marshal.dumps(
+        (
+            [os.fspath(path) for path in spec.read_only],
+            os.fspath(spec.work),
+            astuple(spec.limits),
+            list(argv),
+            list(env.items()),
+            port,
+        )
+    )
     _give(spec.work)
     process, guard = _outer_process()
     listener = None
@@ -332,6 +336,7 @@ class Wall:
 
 _PROBE_LIMITS = Limits(memory=128 << 20, processes=32, file_size=1 << 20, open_files=64)
 _PROBE_SECONDS = 60.0
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _PROBE_REMEDY = "do not run apps on this machine, and report the line with the kernel's version"
 
 
@@ -358,6 +363,7 @@ def _tried(folder: Path) -> list[Wall]:
     secret.chmod(0o644)
     probe = Path(__file__).with_name("jail_probe.py").read_text(encoding="utf-8")
     with _targets() as (facts, victim):
+        facts["namespaces"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
         facts |= {"secret": str(secret), "shown": str(shown), "work": str(work), "limits": astuple(_PROBE_LIMITS)}
         argv = [sys.executable, "-I", "-S", "-c", probe, json.dumps(facts)]
         spec = JailSpec((*python_paths(), shown), work, _PROBE_LIMITS)
@@ -373,6 +379,7 @@ def _targets() -> Iterator[tuple[dict, subprocess.Popen[bytes]]]:
     """What a program in a jail must not reach: a port, an abstract socket, a process; and the port that it may."""
     name = f"fedcipher-walls-{os.getpid()}-{time.monotonic_ns()}"
     with (
+        _shared_segment() as segment,
         socket.create_server(("127.0.0.1", 0)) as outside,
         socket.socket(socket.AF_UNIX) as abstract,
         subprocess.Popen(["/bin/sleep", "600"], stdout=subprocess.DEVNULL) as victim,
@@ -380,12 +387,27 @@ def _targets() -> Iterator[tuple[dict, subprocess.Popen[bytes]]]:
         abstract.bind("\0" + name)
         abstract.listen()
         port = outside.getsockname()[1]
-        facts = {"outside": port, "abstract": name, "victim": victim.pid, "guard": os.getpid(), "uid": os.getuid()}
+        facts = {"outside": port, "abstract": name, "segment": segment, "victim": victim.pid}
+        facts |= {"guard": os.getpid(), "uid": os.getuid()}
         try:
             # Two different ports: Landlock's rules are of ports.
             yield facts | {"port": 8765 if port != 8765 else 8766}, victim
         finally:
             victim.kill()
+
+
+@contextlib.contextmanager
+def _shared_segment() -> Iterator[int]:
+    """The key of a segment of System V shared memory that every user may read."""
+    library = ctypes.CDLL(None, use_errno=True)
+    key = secrets.randbelow(1 << 30) + 1
+    made = library.shmget(key, 4096, 0o1000 | 0o666)
+    if made < 0:
+        raise GuardError(f"shared memory for a test of walls: {os.strerror(ctypes.get_errno())}; see ipcs")
+    try:
+        yield key
+    finally:
+        library.shmctl(made, 0, None)
 
 
 def _answers(jail: Jail) -> list[tuple[str, bool, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import mmap
 import os
 import platform
 import resource
@@ -18,10 +19,14 @@ import sys
 import time
 from collections.abc import Callable
 
+__all__ = ["main"]
+
 X86 = platform.machine() == "x86_64"
 LIBC = ctypes.CDLL(None, use_errno=True)
 PTRACE, MOUNT, UNSHARE, CLONE = (101, 165, 272, 56) if X86 else (117, 40, 97, 220)
 IO_URING_SETUP, CLONE3, BPF, VM_READV = 425, 435, (321 if X86 else 280), (310 if X86 else 270)
+SHMGET, PR_GET_SECUREBITS = (29 if X86 else 194), 27
+LOCKED_SECUREBITS = 0b11101111
 NEW_USER, NEW_NET = 0x10000000, 0x40000000
 
 facts: dict = {}
@@ -85,6 +90,29 @@ def network() -> str:
     return "connections to a port of 127.0.0.1, a public address and an abstract UNIX socket outside"
 
 
+def namespaces() -> str:
+    for name, outside in facts["namespaces"].items():
+        if os.readlink(f"/proc/self/ns/{name}") == outside:
+            passed.append(f"the guard's {name} namespace")
+    refused("shared memory of the guard's", lambda: call(SHMGET, facts["segment"], 0, 0))
+    return "namespaces and shared memory of the guard's"
+
+
+def mounts() -> str:
+    own = (facts["work"], "/tmp", "/dev/shm", "/proc")
+    with open("/proc/self/mounts") as file:
+        for _, path, kind, options, *_ in map(str.split, file):
+            flags = options.split(",")
+            device = path.startswith("/dev/") and kind != "tmpfs"
+            passed.extend(f"{path} with {flag}" for flag in flags if flag == "rw" and path not in own and not device)
+            passed.extend(
+                f"{path} without {flag}"
+                for flag in ("nosuid", "nodev")
+                if flag not in flags and not (device and flag == "nodev")
+            )
+    return "folders that are not the work, and are mounted to write, with devices or set-uid programs"
+
+
 def families() -> str:
     packet, netlink, vsock, mptcp = 17, 16, 40, 262
     for name, family, kind, protocol in (
@@ -102,6 +130,8 @@ def families() -> str:
 
 def files() -> str:
     refused("a file outside", lambda: open(facts["secret"]).close())
+    with open("/etc/passwd") as users:
+        passed.extend("the machine's users" for line in users if line.startswith("root:"))
     for folder in ("/root/.ssh", "/home", "/var", "/run", "/boot", "/etc/ssh"):
         refused(f"the list of {folder}", lambda f=folder: os.listdir(f))
     # A path through another process's root, or the first one's, leads past a mount.
@@ -143,8 +173,12 @@ def privileges() -> str:
         status = dict(line.split(":", 1) for line in file)
     passed.extend(name for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status[name], 16))
     passed.extend(name for name, value in (("NoNewPrivs", 1), ("Seccomp", 2)) if int(status[name]) != value)
+    if LIBC.prctl(PR_GET_SECUREBITS, 0, 0, 0, 0) != LOCKED_SECUREBITS:
+        passed.append("securebits")
     if facts["uid"] == 0 and os.getuid() in (0, facts["uid"]):
         passed.append("the guard's user")
+    if facts["uid"] == 0 and os.getgroups():
+        passed.append("the guard's groups")
     for name, attempt in (
         ("user 0", lambda: os.setuid(0)),
         ("group 0", lambda: os.setgid(0)),
@@ -218,7 +252,12 @@ def descriptors() -> str:
 def limits() -> str:
     memory, processes, file_size, open_files = facts["limits"]
     refused("memory", in_child(lambda: bytearray(2 * memory)))
+    refused("shared memory", in_child(lambda: mmap.mmap(-1, 5 * memory)))
     refused("core dumps", lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1)))
+    refused("locked memory", lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096)))
+    with open("/proc/self/oom_score_adj") as file:
+        if int(file.read()) != 1000:
+            passed.append("a place behind the guard where memory ends")
     refused("a higher limit", lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 1, open_files + 1)))
     refused("a file", in_child(lambda: written(file_size + 1)))
     refused("descriptors", in_child(lambda: [os.dup(0) for _ in range(open_files + 1)]))
@@ -271,6 +310,8 @@ def leave_a_child() -> None:
 
 
 TRIED = {
+    "namespaces": namespaces,
+    "mounts": mounts,
     "network": network,
     "sockets": families,
     "files": files,
