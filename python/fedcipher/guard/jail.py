@@ -25,11 +25,11 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fedcipher import _native
 from fedcipher.errors import GuardError
@@ -43,8 +43,8 @@ _START_SECONDS = 60.0
 _KILL_SECONDS = 10.0
 
 _REMEDIES = {
-    "namespaces": "allow user namespaces: see user.max_user_namespaces, and on Ubuntu "
-    "kernel.apparmor_restrict_unprivileged_userns; inside of a container that refuses them, run the guard outside of it",
+    "namespaces": "allow user namespaces (sysctl user.max_user_namespaces, and on Ubuntu "
+    "kernel.apparmor_restrict_unprivileged_userns), or run the guard outside of the container that refuses them",
     "network": "give the app another port, above 1023",
     "files": "list only files and folders that exist, that the guard's user can read, and that lie outside of the "
     "app's work; in a container, its /proc must not be masked",
@@ -375,7 +375,7 @@ def _tried(folder: Path) -> list[Wall]:
 
 
 @contextlib.contextmanager
-def _targets() -> Iterator[tuple[dict, subprocess.Popen[bytes]]]:
+def _targets() -> Generator[tuple[dict[str, Any], subprocess.Popen[bytes]]]:
     """What a program in a jail must not reach: a port, an abstract socket, a process; and the port that it may."""
     name = f"fedcipher-walls-{os.getpid()}-{time.monotonic_ns()}"
     with (
@@ -397,7 +397,7 @@ def _targets() -> Iterator[tuple[dict, subprocess.Popen[bytes]]]:
 
 
 @contextlib.contextmanager
-def _shared_segment() -> Iterator[int]:
+def _shared_segment() -> Generator[int]:
     """The key of a segment of System V shared memory that every user may read."""
     library = ctypes.CDLL(None, use_errno=True)
     key = secrets.randbelow(1 << 30) + 1

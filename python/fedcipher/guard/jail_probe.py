@@ -18,6 +18,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 __all__ = ["main"]
 
@@ -29,7 +31,7 @@ SHMGET, PR_GET_SECUREBITS = (29 if X86 else 194), 27
 LOCKED_SECUREBITS = 0b11101111
 NEW_USER, NEW_NET = 0x10000000, 0x40000000
 
-facts: dict = {}
+facts: dict[str, Any] = {}
 passed: list[str] = []
 """What has got past the wall that is being tried."""
 
@@ -41,6 +43,18 @@ def refused(what: str, attempt: Callable[[], object]) -> None:
     except (OSError, MemoryError, ValueError):
         return
     passed.append(what)
+
+
+def read(path: str) -> bytes:
+    """The first byte of a file."""
+    with open(path, "rb") as file:
+        return file.read(1)
+
+
+def write(path: str, mode: str = "w") -> None:
+    """A word into a file."""
+    with open(path, mode) as file:
+        file.write("probe")
 
 
 def call(number: int, *arguments: object) -> int:
@@ -70,7 +84,7 @@ def in_child(attempt: Callable[[], object]) -> Callable[[], None]:
     return tried
 
 
-def connected(family: int, kind: int, address: object, protocol: int = 0) -> None:
+def connected(family: int, kind: int, address: Any, protocol: int = 0) -> None:
     with socket.socket(family, kind, protocol) as tried:
         tried.settimeout(2)
         tried.connect(address)
@@ -79,7 +93,7 @@ def connected(family: int, kind: int, address: object, protocol: int = 0) -> Non
 def network() -> str:
     for name, address in (("127.0.0.1", "127.0.0.1"), ("a public address", "192.0.2.1")):
         target = (address, facts["outside"])
-        refused(f"a connection to {name}", lambda t=target: connected(socket.AF_INET, socket.SOCK_STREAM, t))
+        refused(f"a connection to {name}", partial(connected, socket.AF_INET, socket.SOCK_STREAM, target))
     refused(
         "a connection to an abstract socket",
         lambda: connected(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + facts["abstract"]),
@@ -129,7 +143,7 @@ def families() -> str:
 
 
 def files() -> str:
-    refused("a file outside", lambda: open(facts["secret"]).close())
+    refused("a file outside", lambda: read(facts["secret"]))
     with open("/etc/passwd") as users:
         passed.extend("the machine's users" for line in users if line.startswith("root:"))
     for folder in ("/root/.ssh", "/home", "/var", "/run", "/boot", "/etc/ssh"):
@@ -137,16 +151,16 @@ def files() -> str:
     # A path through another process's root, or the first one's, leads past a mount.
     for process in ("1", "self"):
         path = f"/proc/{process}/root{facts['secret']}"
-        refused(f"a file by {path}", lambda p=path: open(p).close())
+        refused(f"a file by {path}", lambda p=path: read(p))
     return "a file and folders of the machine, also by /proc/1/root"
 
 
 def writing() -> str:
     for folder in ("/", "/etc", "/usr/lib", os.path.dirname(os.__file__), facts["shown"], "/dev"):
         path = os.path.join(folder, f"probe-{os.getpid()}")
-        refused(f"a file in {folder}", lambda p=path: open(p, "x").close())
+        refused(f"a file in {folder}", lambda p=path: write(p, "x"))
     refused("the mode of a folder", lambda: os.chmod(facts["shown"], 0o777))
-    refused("/proc/sys", lambda: open("/proc/sys/kernel/hostname", "w").write("probe"))
+    refused("/proc/sys", lambda: write("/proc/sys/kernel/hostname"))
     refused("a device", lambda: os.mknod(os.path.join(facts["work"], "device"), 0o20666, os.makedev(1, 1)))
     return "files in folders to read, in /etc and in /dev, a device, and settings of the kernel"
 
@@ -154,11 +168,11 @@ def writing() -> str:
 def processes() -> str:
     for number in (facts["guard"], facts["victim"]):
         if number > 64:
-            refused(f"process {number}", lambda n=number: os.stat(f"/proc/{n}"))
+            refused(f"process {number}", partial(os.stat, f"/proc/{number}"))
     seen = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     passed.extend(f"process {number}" for number in seen if number not in (1, os.getpid()))
     for file in ("mem", "environ", "maps"):
-        refused(f"the {file} of the jail's first process", lambda f=file: open(f"/proc/1/{f}", "rb").read(1))
+        refused(f"the {file} of the jail's first process", lambda f=file: read(f"/proc/1/{f}"))
     return "the guard and other processes in /proc, and the memory of the jail's first process"
 
 
@@ -171,7 +185,7 @@ def signals() -> None:
 def privileges() -> str:
     with open("/proc/self/status") as file:
         status = dict(line.split(":", 1) for line in file)
-    passed.extend(name for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status[name], 16))
+    passed.extend(name for name in status if name.startswith("Cap") and int(status[name], 16))
     passed.extend(name for name, value in (("NoNewPrivs", 1), ("Seccomp", 2)) if int(status[name]) != value)
     if LIBC.prctl(PR_GET_SECUREBITS, 0, 0, 0, 0) != LOCKED_SECUREBITS:
         passed.append("securebits")
@@ -221,7 +235,7 @@ def cloned() -> None:
 
 def landlock() -> str:
     """The kernel's ABI decides which of these the program tries: the guard knows it."""
-    refused("this process's name", lambda: open("/proc/self/comm", "w").write("probe"))
+    refused("this process's name", lambda: write("/proc/self/comm"))
     if facts["landlock"] >= 4:
         refused("a port to listen on", bound)
         try:
