@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from fedcipher import _native
+from fedcipher._optional import require_feature
 from fedcipher.errors import GuardError
 
 __all__ = ["Jail", "JailSpec", "Limits", "Wall", "check", "python_paths", "start", "walls"]
@@ -185,8 +186,12 @@ def start(spec: JailSpec, argv: Sequence[str], env: Mapping[str, str], port: int
     """Start ``argv`` behind walls, with ``env`` as its whole environment.
 
     ``argv[0]`` is an absolute path. The app reaches ``port`` of 127.0.0.1, where the returned jail's socket listens.
-    Raises `GuardError` if a wall cannot be built or the program does not start. The app has then not run.
+    Raises `GuardError` if a wall cannot be built or the program does not start. The app has then not run. Raises
+    `DependencyError` if the native module has no jail.
     """
+    if sys.platform != "linux":
+        raise GuardError("an app's walls are those of Linux; run the guard on Linux")
+    require_feature("a guard", "guard")
     if not argv or not os.path.isabs(argv[0]):
         raise GuardError("an app's program must have an absolute path; give the interpreter's, such as sys.executable")
     order = marshal.dumps(
@@ -227,8 +232,6 @@ def _give(work: Path) -> None:
 
 
 def _outer_process() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    if not hasattr(_native, "run_in_jail"):
-        raise GuardError("this build has no walls; the guard needs Linux, and a native module with the feature guard")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         # The library path serves an interpreter whose own library lies elsewhere.
