@@ -32,7 +32,7 @@ use std::path::PathBuf;
 /// The exit status of [`run`] if the app was not started. The guard's socket has the reason.
 pub const REFUSED: i32 = 125;
 
-/// What a jail allows its program, for each process of it.
+/// The limits of each process in a jail.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Bytes of private writable memory, and of each of the two file systems in memory. Addresses: four times as many.

@@ -27,7 +27,7 @@ const DEVICE_LINKS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// What the new root has, for the rules of Landlock.
+/// The paths of the new root, for the rules of Landlock.
 pub struct Seen {
     pub to_read: Vec<PathBuf>,
     pub to_write: Vec<PathBuf>,
@@ -196,8 +196,8 @@ fn link_to(link: &Link) -> Result<()> {
 
 /// Programs ask for their user's name. The machine's own list of users is not the app's to know.
 fn describe_the_user() -> io::Result<()> {
-    let nobody = |own: u32| if own == 0 { 65534 } else { own };
-    let (user, group) = (nobody(getuid().as_raw()), nobody(getgid().as_raw()));
+    let seen = |own: u32| if own == 0 { 65534 } else { own };
+    let (user, group) = (seen(getuid().as_raw()), seen(getgid().as_raw()));
     fs::create_dir_all("/etc")?;
     for (path, text) in [
         ("/etc/passwd", format!("app:x:{user}:{group}:app:/tmp:/bin/false\n")),

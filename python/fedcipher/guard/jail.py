@@ -37,8 +37,8 @@ from fedcipher.errors import GuardError
 
 __all__ = ["Jail", "JailSpec", "Limits", "Wall", "check", "python_paths", "start", "walls"]
 
-_NOBODY = 65534
-"""The user and the group that a guard of root runs apps as: ``NOBODY`` of the crate."""
+_APPS_USER = 65534
+"""The user and the group that a guard of root runs apps as: ``OTHER`` of the crate."""
 
 _START_SECONDS = 60.0
 _KILL_SECONDS = 10.0
@@ -53,7 +53,7 @@ _REMEDIES = {
     "landlock": "use Linux 5.13 or later, and add landlock to the kernel's parameter lsm=",
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
 }
-"""What to do about a wall of the crate that cannot be built."""
+"""The remedy for each wall of the crate that cannot be built."""
 
 _STARTER = """
 import marshal, os, sys
@@ -68,7 +68,7 @@ sys.exit(native.run_in_jail(guard, *marshal.loads(os.read(guard, 1 << 24))))
 
 @dataclass(frozen=True)
 class Limits:
-    """What the processes of a jail may use. All limits but ``processes`` are for each process.
+    """Limits of the processes of a jail. All limits but ``processes`` are for each process.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class JailSpec:
-    """What an app may see and use.
+    """The files, the work folder and the limits of an app.
 
     Attributes
     ----------
@@ -226,7 +226,7 @@ def _give(work: Path) -> None:
     """Make root's folder that of the app's user."""
     try:
         if os.geteuid() == 0 and os.stat(work, follow_symlinks=False).st_uid == 0:
-            os.chown(work, _NOBODY, _NOBODY, follow_symlinks=False)
+            os.chown(work, _APPS_USER, _APPS_USER, follow_symlinks=False)
     except OSError as error:
         raise GuardError(f"the app's work folder {work}: {error.strerror}; make it before the app starts") from error
 
@@ -298,7 +298,7 @@ def _start_output(process: subprocess.Popen[bytes]) -> str:
 
 
 def python_paths() -> tuple[Path, ...]:
-    """What this interpreter and its environment need to run, as existing paths for `JailSpec.read_only`."""
+    """The files that this interpreter and its environment need to run, as existing paths for `JailSpec.read_only`."""
     prefixes = {Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)}
     known = {name: Path(path) for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))}
     wanted = [
@@ -317,7 +317,7 @@ def python_paths() -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Wall:
-    """What one wall did when a program tried to get past it.
+    """The outcome of a program's tries to get past one wall.
 
     Attributes
     ----------
@@ -379,7 +379,7 @@ def _tried(folder: Path) -> list[Wall]:
 
 @contextlib.contextmanager
 def _targets() -> Generator[tuple[dict[str, Any], subprocess.Popen[bytes]]]:
-    """What a program in a jail must not reach: a port, an abstract socket, a process; and the port that it may."""
+    """A port, an abstract socket and a process that a program in a jail must not reach, and the port that it may."""
     name = f"fedcipher-walls-{os.getpid()}-{time.monotonic_ns()}"
     with (
         _shared_segment() as segment,
@@ -414,7 +414,7 @@ def _shared_segment() -> Generator[int]:
 
 
 def _answers(jail: Jail) -> list[tuple[str, bool, str]]:
-    """What the program in the jail reports, over the one connection that it may make."""
+    """The reports of the program in the jail, over the one connection that it may make."""
     try:
         connection, _ = jail.listener.accept()
         with connection, connection.makefile("rb") as lines:

@@ -33,7 +33,7 @@ NEW_USER, NEW_NET = 0x10000000, 0x40000000
 
 facts: dict[str, Any] = {}
 passed: list[str] = []
-"""What has got past the wall that is being tried."""
+"""The tries that have got past the present wall."""
 
 
 def refused(what: str, attempt: Callable[[], object]) -> None:

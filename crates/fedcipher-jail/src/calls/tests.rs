@@ -15,7 +15,7 @@ const fn error(number: i32) -> u32 {
     0x0005_0000 | number.cast_unsigned()
 }
 
-/// What the kernel does: runs a filter over one call.
+/// Runs a filter over one call, like the kernel.
 fn run(filter: &BpfProgram, call: c_long, architecture: u32, arguments: &[u64]) -> u32 {
     let mut data = [0u8; 64];
     data[..4].copy_from_slice(&u32::try_from(call).unwrap().to_le_bytes());
