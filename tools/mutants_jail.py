@@ -225,7 +225,7 @@ def main() -> int:
             if not works("cargo", *build):
                 raise SystemExit("a mutant does not compile")
             shutil.copy(target / "debug" / "lib_native.so", crate / "_native.so")
-            return works("cargo", "test", "--quiet", "--package", "fedcipher-jail") and works(*pytest)
+            return works(*pytest) and works("cargo", "test", "--quiet", "--package", "fedcipher-jail")
 
         if not passes():
             print("the tests fail without any mutant")

@@ -72,8 +72,10 @@ def environment(**more: str) -> dict[str, str]:
 
 
 WALLS = """
-import dataclasses, json
+import dataclasses, json, os
 from fedcipher.guard import jail
+if os.geteuid() == 0:
+    os.setgroups([0, 4])
 print(json.dumps([dataclasses.astuple(wall) for wall in jail.walls()]))
 """
 
