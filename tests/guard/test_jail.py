@@ -269,6 +269,7 @@ sys.stdin.read()
 def test_an_app_dies_with(work, which):
     command = script(GUARD, str(work))
     with subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
+        jailed: set[int] = set()
         try:
             assert guard.stdout.readline() == b"started\n"
             jailed = descendants(guard.pid)
@@ -278,6 +279,8 @@ def test_an_app_dies_with(work, which):
             assert gone(jailed - {between})
         finally:
             guard.kill()
+            for left in jailed & set(parents()):
+                os.kill(left, signal.SIGKILL)
 
 
 def test_a_hundred_jails_leave_nothing_behind(spec):
