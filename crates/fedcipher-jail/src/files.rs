@@ -14,9 +14,8 @@ const ABI_ASKED: ABI = ABI::V9;
 
 /// Restricts this process and all that it starts. Returns the ABI that the kernel has.
 pub fn restrict(seen: &Seen, port: u16) -> Result<i32> {
-    let status = rules(seen, port)
-        .and_then(|rules| Ok(rules.restrict_self()?))
-        .step("landlock", || "rules".to_owned())?;
+    let status =
+        rules(seen, port).and_then(|rules| Ok(rules.restrict_self()?)).step("landlock", || "rules".to_owned())?;
     abi(&status).ok_or("the kernel has none").step("landlock", || "Landlock".to_owned())
 }
 
@@ -50,5 +49,35 @@ fn abi(status: &RestrictionStatus) -> Option<i32> {
             Some(effective_abi as i32)
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+    use super::*;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    use std::thread::spawn;
+
+    /// Inside of a jail the network's namespace hides such sockets, so no jail can show what Landlock does.
+    #[test]
+    fn an_abstract_socket_of_a_process_outside_is_out_of_reach() {
+        let address = SocketAddr::from_abstract_name(format!("fedcipher-{}", std::process::id())).unwrap();
+        let listener = UnixListener::bind_addr(&address).unwrap();
+        // Landlock restricts the thread that asks for it.
+        let restricted = spawn(move || {
+            let before = UnixStream::connect_addr(&address).map(drop).map_err(|error| error.kind());
+            let abi = restrict(&Seen { to_read: Vec::new(), to_write: Vec::new() }, 1);
+            let after = UnixStream::connect_addr(&address).map(drop).map_err(|error| error.kind());
+            (before, abi, after)
+        });
+        let (before, abi, after) = restricted.join().unwrap();
+        drop(listener);
+        assert_eq!(before, Ok(()));
+        if abi.is_ok_and(|abi| abi >= 6) {
+            assert_eq!(after, Err(std::io::ErrorKind::PermissionDenied));
+        }
     }
 }

@@ -49,7 +49,8 @@ fn build(jail: &Jail, user: User, guard: &OwnedFd, parent: &OwnedFd) -> Result<i
 
 /// The kernel kills this process, and with it the jail, when the process that made it ends.
 fn end_with_parent() -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL)).step("namespaces", || "a jail that outlives the guard".to_owned())
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .step("namespaces", || "a jail that outlives the guard".to_owned())
 }
 
 fn wait_for_the_map(parent: &OwnedFd) -> Result<()> {

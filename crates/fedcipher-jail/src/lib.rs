@@ -32,7 +32,7 @@ use std::path::PathBuf;
 /// The exit status of [`run`] if the app was not started. The guard's socket has the reason.
 pub const REFUSED: i32 = 125;
 
-/// What a jail allows its program, for each process of it.
+/// The limits of each process in a jail.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Bytes of private writable memory, and of each of the two file systems in memory. Addresses: four times as many.
@@ -108,8 +108,8 @@ fn start(jail: &Jail, guard: &OwnedFd) -> Result<(Pid, OwnedFd)> {
     let user = privileges::User::of_this_process();
     let (parent, lifeline) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).step("namespaces", || "a pipe".to_owned())?;
-    let Some(init) = process::clone(process::NAMESPACES)
-        .step("namespaces", || "new namespaces cannot be made".to_owned())?
+    let Some(init) =
+        process::clone(process::NAMESPACES).step("namespaces", || "new namespaces cannot be made".to_owned())?
     else {
         drop(lifeline);
         init::main(jail, user, guard, &parent)

@@ -1,4 +1,4 @@
-//! Who the program is: a user without capabilities, that cannot get any, with limits.
+//! The program's user, without capabilities and without a way to get any, and the program's limits.
 
 use crate::{Limits, Result, Step};
 use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, getegid, geteuid, getrlimit, setrlimit};
@@ -10,22 +10,22 @@ use rustix::thread::{
 
 const WALL: &str = "privileges";
 
-/// The user and the group `nobody` of Linux, which a jail of root runs as.
-const NOBODY: u32 = 65534;
+/// The user and the group that own no files on Linux. A jail of root runs as them.
+const OTHER: u32 = 65534;
 
 /// The user that the program runs as.
 #[derive(Debug, Clone, Copy)]
 pub enum User {
     /// The caller's. An unprivileged user has no other.
     Own(u32, u32),
-    /// `NOBODY`, so that the program never has root's id. Root's is known in the jail while that is built.
-    Nobody,
+    /// `OTHER`, so that the program never has root's id. Root's is known in the jail while that is built.
+    Other,
 }
 
 impl User {
     pub fn of_this_process() -> Self {
         match geteuid() {
-            user if user.is_root() => Self::Nobody,
+            user if user.is_root() => Self::Other,
             user => Self::Own(user.as_raw(), getegid().as_raw()),
         }
     }
@@ -42,8 +42,8 @@ impl User {
                 write("gid_map", &format!("{group} {group} 1"))?;
                 write("uid_map", &format!("{user} {user} 1"))
             }
-            Self::Nobody => {
-                let both = format!("0 0 1\n{NOBODY} {NOBODY} 1");
+            Self::Other => {
+                let both = format!("0 0 1\n{OTHER} {OTHER} 1");
                 write("gid_map", &both)?;
                 write("uid_map", &both)
             }
@@ -54,7 +54,7 @@ impl User {
         if let Self::Own(..) = self {
             return Ok(());
         }
-        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let (user, group) = (Uid::from_raw(OTHER), Gid::from_raw(OTHER));
         set_thread_groups(&[]).step(WALL, || "groups".to_owned())?;
         set_thread_res_gid(group, group, group).step(WALL, || "the group".to_owned())?;
         set_thread_res_uid(user, user, user).step(WALL, || "the user".to_owned())

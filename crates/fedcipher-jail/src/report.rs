@@ -1,4 +1,4 @@
-//! What the jail tells the guard: one message each, of which the first letter is the kind.
+//! The jail's messages to the guard. The first letter of each is its kind.
 
 use crate::{Error, Result, Step};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
@@ -23,7 +23,7 @@ pub fn started(guard: &OwnedFd, landlock: i32) {
     let _ = send(guard, format!("S{landlock}").as_bytes(), SendFlags::NOSIGNAL);
 }
 
-/// The app was not started. Nobody listens if this fails.
+/// The app was not started. A guard that has ended gets no message.
 pub fn failed(guard: &OwnedFd, error: &Error) {
     let _ = send(guard, format!("F{error}").as_bytes(), SendFlags::NOSIGNAL);
 }

@@ -27,7 +27,7 @@ const DEVICE_LINKS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// What the new root has, for the rules of Landlock.
+/// The paths of the new root, for the rules of Landlock.
 pub struct Seen {
     pub to_read: Vec<PathBuf>,
     pub to_write: Vec<PathBuf>,
@@ -93,7 +93,7 @@ pub fn enter(jail: &Jail) -> Result<Seen> {
     })
 }
 
-/// Copies of `paths` with these attributes, those of parents first, and the links among the paths.
+/// Copies of `paths` with these attributes, and the links among the paths.
 fn taken(paths: &[PathBuf], attributes: u64) -> Result<(Vec<Tree>, Vec<Link>)> {
     let mut real = Vec::new();
     let mut links = Vec::new();
@@ -104,8 +104,9 @@ fn taken(paths: &[PathBuf], attributes: u64) -> Result<(Vec<Tree>, Vec<Link>)> {
         }
         real.push(target);
     }
+    // In this order a folder comes before what lies in it, which a copy of the folder has.
     real.sort();
-    real.dedup();
+    real.dedup_by(|later, kept| later.starts_with(kept));
     let trees = real.into_iter().map(|path| take(path, attributes)).collect::<Result<_>>()?;
     Ok((trees, links))
 }
@@ -195,8 +196,8 @@ fn link_to(link: &Link) -> Result<()> {
 
 /// Programs ask for their user's name. The machine's own list of users is not the app's to know.
 fn describe_the_user() -> io::Result<()> {
-    let nobody = |own: u32| if own == 0 { 65534 } else { own };
-    let (user, group) = (nobody(getuid().as_raw()), nobody(getgid().as_raw()));
+    let seen = |own: u32| if own == 0 { 65534 } else { own };
+    let (user, group) = (seen(getuid().as_raw()), seen(getgid().as_raw()));
     fs::create_dir_all("/etc")?;
     for (path, text) in [
         ("/etc/passwd", format!("app:x:{user}:{group}:app:/tmp:/bin/false\n")),

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import json
 import marshal
 import os
+import secrets
 import select
 import signal
 import socket
@@ -23,26 +25,27 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fedcipher import _native
+from fedcipher._optional import require_feature
 from fedcipher.errors import GuardError
 
 __all__ = ["Jail", "JailSpec", "Limits", "Wall", "check", "python_paths", "start", "walls"]
 
-_NOBODY = 65534
-"""The user and the group that a guard of root runs apps as: ``NOBODY`` of the crate."""
+_APPS_USER = 65534
+"""The user and the group that a guard of root runs apps as: ``OTHER`` of the crate."""
 
 _START_SECONDS = 60.0
 _KILL_SECONDS = 10.0
 
 _REMEDIES = {
-    "namespaces": "allow user namespaces: see user.max_user_namespaces, and on Ubuntu "
-    "kernel.apparmor_restrict_unprivileged_userns; inside of a container that refuses them, run the guard outside of it",
+    "namespaces": "allow user namespaces (sysctl user.max_user_namespaces, and on Ubuntu "
+    "kernel.apparmor_restrict_unprivileged_userns), or run the guard outside of the container that refuses them",
     "network": "give the app another port, above 1023",
     "files": "list only files and folders that exist, that the guard's user can read, and that lie outside of the "
     "app's work; in a container, its /proc must not be masked",
@@ -50,7 +53,7 @@ _REMEDIES = {
     "landlock": "use Linux 5.13 or later, and add landlock to the kernel's parameter lsm=",
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
 }
-"""What to do about a wall of the crate that cannot be built."""
+"""The remedy for each wall of the crate that cannot be built."""
 
 _STARTER = """
 import marshal, os, sys
@@ -65,7 +68,7 @@ sys.exit(native.run_in_jail(guard, *marshal.loads(os.read(guard, 1 << 24))))
 
 @dataclass(frozen=True)
 class Limits:
-    """What the processes of a jail may use. All limits but ``processes`` are for each process.
+    """Limits of the processes of a jail. All limits but ``processes`` are for each process.
 
     Attributes
     ----------
@@ -81,14 +84,14 @@ class Limits:
     """
 
     memory: int = 16 << 30
-    processes: int = 1024
+    processes: int = 4096
     file_size: int = 16 << 30
     open_files: int = 4096
 
 
 @dataclass(frozen=True)
 class JailSpec:
-    """What an app may see and use.
+    """The files, the work folder and the limits of an app.
 
     Attributes
     ----------
@@ -183,8 +186,12 @@ def start(spec: JailSpec, argv: Sequence[str], env: Mapping[str, str], port: int
     """Start ``argv`` behind walls, with ``env`` as its whole environment.
 
     ``argv[0]`` is an absolute path. The app reaches ``port`` of 127.0.0.1, where the returned jail's socket listens.
-    Raises `GuardError` if a wall cannot be built or the program does not start. The app has then not run.
+    Raises `GuardError` if a wall cannot be built or the program does not start. The app has then not run. Raises
+    `DependencyError` if the native module has no jail.
     """
+    if sys.platform != "linux":
+        raise GuardError("an app's walls are those of Linux; run the guard on Linux")
+    require_feature("a guard", "guard")
     if not argv or not os.path.isabs(argv[0]):
         raise GuardError("an app's program must have an absolute path; give the interpreter's, such as sys.executable")
     order = marshal.dumps(
@@ -219,14 +226,12 @@ def _give(work: Path) -> None:
     """Make root's folder that of the app's user."""
     try:
         if os.geteuid() == 0 and os.stat(work, follow_symlinks=False).st_uid == 0:
-            os.chown(work, _NOBODY, _NOBODY, follow_symlinks=False)
+            os.chown(work, _APPS_USER, _APPS_USER, follow_symlinks=False)
     except OSError as error:
         raise GuardError(f"the app's work folder {work}: {error.strerror}; make it before the app starts") from error
 
 
 def _outer_process() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    if not hasattr(_native, "run_in_jail"):
-        raise GuardError("this build has no walls; the guard needs Linux, and a native module with the feature guard")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         # The library path serves an interpreter whose own library lies elsewhere.
@@ -293,7 +298,7 @@ def _start_output(process: subprocess.Popen[bytes]) -> str:
 
 
 def python_paths() -> tuple[Path, ...]:
-    """What this interpreter and its environment need to run, as existing paths for `JailSpec.read_only`."""
+    """The files that this interpreter and its environment need to run, as existing paths for `JailSpec.read_only`."""
     prefixes = {Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)}
     known = {name: Path(path) for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))}
     wanted = [
@@ -312,7 +317,7 @@ def python_paths() -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Wall:
-    """What one wall did when a program tried to get past it.
+    """The outcome of a program's tries to get past one wall.
 
     Attributes
     ----------
@@ -334,6 +339,7 @@ class Wall:
 
 _PROBE_LIMITS = Limits(memory=128 << 20, processes=32, file_size=1 << 20, open_files=64)
 _PROBE_SECONDS = 60.0
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 _PROBE_REMEDY = "do not run apps on this machine, and report the line with the kernel's version"
 
 
@@ -360,6 +366,7 @@ def _tried(folder: Path) -> list[Wall]:
     secret.chmod(0o644)
     probe = Path(__file__).with_name("jail_probe.py").read_text(encoding="utf-8")
     with _targets() as (facts, victim):
+        facts["namespaces"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES}
         facts |= {"secret": str(secret), "shown": str(shown), "work": str(work), "limits": astuple(_PROBE_LIMITS)}
         argv = [sys.executable, "-I", "-S", "-c", probe, json.dumps(facts)]
         spec = JailSpec((*python_paths(), shown), work, _PROBE_LIMITS)
@@ -371,10 +378,11 @@ def _tried(folder: Path) -> list[Wall]:
 
 
 @contextlib.contextmanager
-def _targets() -> Iterator[tuple[dict, subprocess.Popen[bytes]]]:
-    """What a program in a jail must not reach: a port, an abstract socket, a process; and the port that it may."""
+def _targets() -> Generator[tuple[dict[str, Any], subprocess.Popen[bytes]]]:
+    """A port, an abstract socket and a process that a program in a jail must not reach, and the port that it may."""
     name = f"fedcipher-walls-{os.getpid()}-{time.monotonic_ns()}"
     with (
+        _shared_segment() as segment,
         socket.create_server(("127.0.0.1", 0)) as outside,
         socket.socket(socket.AF_UNIX) as abstract,
         subprocess.Popen(["/bin/sleep", "600"], stdout=subprocess.DEVNULL) as victim,
@@ -382,7 +390,8 @@ def _targets() -> Iterator[tuple[dict, subprocess.Popen[bytes]]]:
         abstract.bind("\0" + name)
         abstract.listen()
         port = outside.getsockname()[1]
-        facts = {"outside": port, "abstract": name, "victim": victim.pid, "guard": os.getpid(), "uid": os.getuid()}
+        facts = {"outside": port, "abstract": name, "segment": segment, "victim": victim.pid}
+        facts |= {"guard": os.getpid(), "uid": os.getuid()}
         try:
             # Two different ports: Landlock's rules are of ports.
             yield facts | {"port": 8765 if port != 8765 else 8766}, victim
@@ -390,8 +399,22 @@ def _targets() -> Iterator[tuple[dict, subprocess.Popen[bytes]]]:
             victim.kill()
 
 
+@contextlib.contextmanager
+def _shared_segment() -> Generator[int]:
+    """The key of a segment of System V shared memory that every user may read."""
+    library = ctypes.CDLL(None, use_errno=True)
+    key = secrets.randbelow(1 << 30) + 1
+    made = library.shmget(key, 4096, 0o1000 | 0o666)
+    if made < 0:
+        raise GuardError(f"shared memory for a test of walls: {os.strerror(ctypes.get_errno())}; see ipcs")
+    try:
+        yield key
+    finally:
+        library.shmctl(made, 0, None)
+
+
 def _answers(jail: Jail) -> list[tuple[str, bool, str]]:
-    """What the program in the jail reports, over the one connection that it may make."""
+    """The reports of the program in the jail, over the one connection that it may make."""
     try:
         connection, _ = jail.listener.accept()
         with connection, connection.makefile("rb") as lines:

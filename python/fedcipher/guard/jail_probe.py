@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import mmap
 import os
 import platform
 import resource
@@ -17,16 +18,22 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+__all__ = ["main"]
 
 X86 = platform.machine() == "x86_64"
 LIBC = ctypes.CDLL(None, use_errno=True)
 PTRACE, MOUNT, UNSHARE, CLONE = (101, 165, 272, 56) if X86 else (117, 40, 97, 220)
 IO_URING_SETUP, CLONE3, BPF, VM_READV = 425, 435, (321 if X86 else 280), (310 if X86 else 270)
+SHMGET, PR_GET_SECUREBITS = (29 if X86 else 194), 27
+LOCKED_SECUREBITS = 0b11101111
 NEW_USER, NEW_NET = 0x10000000, 0x40000000
 
-facts: dict = {}
+facts: dict[str, Any] = {}
 passed: list[str] = []
-"""What has got past the wall that is being tried."""
+"""The tries that have got past the present wall."""
 
 
 def refused(what: str, attempt: Callable[[], object]) -> None:
@@ -36,6 +43,18 @@ def refused(what: str, attempt: Callable[[], object]) -> None:
     except (OSError, MemoryError, ValueError):
         return
     passed.append(what)
+
+
+def read(path: str) -> bytes:
+    """The first byte of a file."""
+    with open(path, "rb") as file:
+        return file.read(1)
+
+
+def write(path: str, mode: str = "w") -> None:
+    """A word into a file."""
+    with open(path, mode) as file:
+        file.write("probe")
 
 
 def call(number: int, *arguments: object) -> int:
@@ -65,7 +84,7 @@ def in_child(attempt: Callable[[], object]) -> Callable[[], None]:
     return tried
 
 
-def connected(family: int, kind: int, address: object, protocol: int = 0) -> None:
+def connected(family: int, kind: int, address: Any, protocol: int = 0) -> None:
     with socket.socket(family, kind, protocol) as tried:
         tried.settimeout(2)
         tried.connect(address)
@@ -74,7 +93,7 @@ def connected(family: int, kind: int, address: object, protocol: int = 0) -> Non
 def network() -> str:
     for name, address in (("127.0.0.1", "127.0.0.1"), ("a public address", "192.0.2.1")):
         target = (address, facts["outside"])
-        refused(f"a connection to {name}", lambda t=target: connected(socket.AF_INET, socket.SOCK_STREAM, t))
+        refused(f"a connection to {name}", partial(connected, socket.AF_INET, socket.SOCK_STREAM, target))
     refused(
         "a connection to an abstract socket",
         lambda: connected(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + facts["abstract"]),
@@ -83,6 +102,29 @@ def network() -> str:
         names = [line.split(":")[0].strip() for line in devices.readlines()[2:]]
     passed.extend(f"interface {name}" for name in names if name != "lo")
     return "connections to a port of 127.0.0.1, a public address and an abstract UNIX socket outside"
+
+
+def namespaces() -> str:
+    for name, outside in facts["namespaces"].items():
+        if os.readlink(f"/proc/self/ns/{name}") == outside:
+            passed.append(f"the guard's {name} namespace")
+    refused("shared memory of the guard's", lambda: call(SHMGET, facts["segment"], 0, 0))
+    return "namespaces and shared memory of the guard's"
+
+
+def mounts() -> str:
+    own = (facts["work"], "/tmp", "/dev/shm", "/proc")
+    with open("/proc/self/mounts") as file:
+        for _, path, kind, options, *_ in map(str.split, file):
+            flags = options.split(",")
+            device = path.startswith("/dev/") and kind != "tmpfs"
+            passed.extend(f"{path} with {flag}" for flag in flags if flag == "rw" and path not in own and not device)
+            passed.extend(
+                f"{path} without {flag}"
+                for flag in ("nosuid", "nodev")
+                if flag not in flags and not (device and flag == "nodev")
+            )
+    return "folders that are not the work, and are mounted to write, with devices or set-uid programs"
 
 
 def families() -> str:
@@ -101,22 +143,24 @@ def families() -> str:
 
 
 def files() -> str:
-    refused("a file outside", lambda: open(facts["secret"]).close())
+    refused("a file outside", lambda: read(facts["secret"]))
+    with open("/etc/passwd") as users:
+        passed.extend("the machine's users" for line in users if line.startswith("root:"))
     for folder in ("/root/.ssh", "/home", "/var", "/run", "/boot", "/etc/ssh"):
         refused(f"the list of {folder}", lambda f=folder: os.listdir(f))
     # A path through another process's root, or the first one's, leads past a mount.
     for process in ("1", "self"):
         path = f"/proc/{process}/root{facts['secret']}"
-        refused(f"a file by {path}", lambda p=path: open(p).close())
+        refused(f"a file by {path}", lambda p=path: read(p))
     return "a file and folders of the machine, also by /proc/1/root"
 
 
 def writing() -> str:
     for folder in ("/", "/etc", "/usr/lib", os.path.dirname(os.__file__), facts["shown"], "/dev"):
         path = os.path.join(folder, f"probe-{os.getpid()}")
-        refused(f"a file in {folder}", lambda p=path: open(p, "x").close())
+        refused(f"a file in {folder}", lambda p=path: write(p, "x"))
     refused("the mode of a folder", lambda: os.chmod(facts["shown"], 0o777))
-    refused("/proc/sys", lambda: open("/proc/sys/kernel/hostname", "w").write("probe"))
+    refused("/proc/sys", lambda: write("/proc/sys/kernel/hostname"))
     refused("a device", lambda: os.mknod(os.path.join(facts["work"], "device"), 0o20666, os.makedev(1, 1)))
     return "files in folders to read, in /etc and in /dev, a device, and settings of the kernel"
 
@@ -124,11 +168,11 @@ def writing() -> str:
 def processes() -> str:
     for number in (facts["guard"], facts["victim"]):
         if number > 64:
-            refused(f"process {number}", lambda n=number: os.stat(f"/proc/{n}"))
+            refused(f"process {number}", partial(os.stat, f"/proc/{number}"))
     seen = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     passed.extend(f"process {number}" for number in seen if number not in (1, os.getpid()))
     for file in ("mem", "environ", "maps"):
-        refused(f"the {file} of the jail's first process", lambda f=file: open(f"/proc/1/{f}", "rb").read(1))
+        refused(f"the {file} of the jail's first process", lambda f=file: read(f"/proc/1/{f}"))
     return "the guard and other processes in /proc, and the memory of the jail's first process"
 
 
@@ -141,10 +185,14 @@ def signals() -> None:
 def privileges() -> str:
     with open("/proc/self/status") as file:
         status = dict(line.split(":", 1) for line in file)
-    passed.extend(name for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status[name], 16))
+    passed.extend(name for name in status if name.startswith("Cap") and int(status[name], 16))
     passed.extend(name for name, value in (("NoNewPrivs", 1), ("Seccomp", 2)) if int(status[name]) != value)
+    if LIBC.prctl(PR_GET_SECUREBITS, 0, 0, 0, 0) != LOCKED_SECUREBITS:
+        passed.append("securebits")
     if facts["uid"] == 0 and os.getuid() in (0, facts["uid"]):
         passed.append("the guard's user")
+    if facts["uid"] == 0 and os.getgroups():
+        passed.append("the guard's groups")
     for name, attempt in (
         ("user 0", lambda: os.setuid(0)),
         ("group 0", lambda: os.setgid(0)),
@@ -187,7 +235,7 @@ def cloned() -> None:
 
 def landlock() -> str:
     """The kernel's ABI decides which of these the program tries: the guard knows it."""
-    refused("this process's name", lambda: open("/proc/self/comm", "w").write("probe"))
+    refused("this process's name", lambda: write("/proc/self/comm"))
     if facts["landlock"] >= 4:
         refused("a port to listen on", bound)
         try:
@@ -218,7 +266,12 @@ def descriptors() -> str:
 def limits() -> str:
     memory, processes, file_size, open_files = facts["limits"]
     refused("memory", in_child(lambda: bytearray(2 * memory)))
+    refused("shared memory", in_child(lambda: mmap.mmap(-1, 5 * memory)))
     refused("core dumps", lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1)))
+    refused("locked memory", lambda: resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096)))
+    with open("/proc/self/oom_score_adj") as file:
+        if int(file.read()) != 1000:
+            passed.append("a place behind the guard where memory ends")
     refused("a higher limit", lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 1, open_files + 1)))
     refused("a file", in_child(lambda: written(file_size + 1)))
     refused("descriptors", in_child(lambda: [os.dup(0) for _ in range(open_files + 1)]))
@@ -271,6 +324,8 @@ def leave_a_child() -> None:
 
 
 TRIED = {
+    "namespaces": namespaces,
+    "mounts": mounts,
     "network": network,
     "sockets": families,
     "files": files,
