@@ -1,0 +1,90 @@
+"""A recipe: an NVFlare job with encrypted updates, in the lines of NVFlare's own recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedcipher._optional import load
+from fedcipher.adapters.nvflare._framework import (
+    FedJob,
+    FilterType,
+    FrameworkType,
+    Recipe,
+    ScriptRunner,
+    TransferType,
+)
+from fedcipher.adapters.nvflare.filters import DecryptTask, EncryptResult, NoAppExecutor
+from fedcipher.adapters.nvflare.server import APP_TASKS, SecureFedAvg, check_options
+from fedcipher.adapters.nvflare.site import MESSAGE
+from fedcipher.federation.server.setup import RunOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["SecureFedAvgRecipe"]
+
+
+class SecureFedAvgRecipe(Recipe):
+    """Federated averaging of encrypted updates. The training script stays as it is.
+
+    Raises `StrategyError` for ``options`` that a run does not have.
+
+    Parameters
+    ----------
+    keys
+        Path of ``server.key``, or of its folder, on the server.
+    train_script, train_args
+        The script of NVFlare's Client API, and its arguments.
+    min_clients
+        Number of sites without which NVFlare ends the job.
+    num_rounds, optimiser, settings
+        Those of `fedcipher.adapters.nvflare.server.SecureFedAvg`.
+    model
+        The first model as a list of numbers, for NVFlare's ``NPModelPersistor``.
+    persistor
+        A ``ModelPersistor`` with the first model, in place of ``model``.
+    framework
+        NVFlare's name of the script's framework: ``"numpy"``, ``"pytorch"``, ``"tensorflow"`` or ``"raw"``.
+    params_transfer_type
+        ``"FULL"``, or ``"DIFF"`` for a script that returns differences.
+    options
+        Options of `fedcipher.federation.server.setup.RunSetup`, as JSON has them, such as ``out="run"``.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: str,
+        train_script: str,
+        train_args: str = "",
+        min_clients: int,
+        num_rounds: int,
+        model: Sequence[Any] | None = None,
+        persistor: Any = None,
+        optimiser: Sequence[Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        framework: str = "numpy",
+        params_transfer_type: str = "FULL",
+        **options: Unpack[RunOptions],
+    ) -> None:
+        check_options(options)
+        job = FedJob(name=name, min_clients=min_clients)
+        # Every machine has Fedcipher installed, so the job does not carry the package's code.
+        job.set_app_packages(["fedcipher"])
+        if persistor is None:
+            persistor = load("nvflare.app_common.np.np_model_persistor").NPModelPersistor(model=model)
+        job.to_server(persistor, id="persistor")
+        job.to_server(SecureFedAvg(keys, num_rounds, "persistor", dict(options), optimiser, settings))
+        script = ScriptRunner(
+            script=train_script,
+            script_args=train_args,
+            framework=FrameworkType(framework),
+            params_transfer_type=TransferType(params_transfer_type),
+        )
+        job.to_clients(script, tasks=APP_TASKS)
+        job.to_clients(NoAppExecutor(), tasks=[MESSAGE])
+        job.to_clients(DecryptTask(), filter_type=FilterType.TASK_DATA, tasks=[*APP_TASKS, MESSAGE])
+        job.to_clients(EncryptResult(), filter_type=FilterType.TASK_RESULT, tasks=[*APP_TASKS, MESSAGE])
+        super().__init__(job)
