@@ -18,9 +18,7 @@ def main(folder: str, keys: str = "", out: str = "", more: str = "{}") -> None:
     else:
         from nvflare.app_common.np.recipes import NumpyFedAvgRecipe
 
-        recipe = NumpyFedAvgRecipe(
-            name="hello", train_script=CLIENT, model=MODEL, min_clients=SITES, num_rounds=ROUNDS
-        )
+        recipe = NumpyFedAvgRecipe(name="hello", train_script=CLIENT, model=MODEL, min_clients=SITES, num_rounds=ROUNDS)
     recipe.export(folder)
 
 

@@ -58,6 +58,8 @@ class DecryptTask(Filter):
         if work is None and not needs_no_app:
             raise PlaintextError("this task needs no app, or it is refused: the reply waits for the server to ask")
         site.passed = Shareable() if work is None or needs_no_app else _model_of(work, site.message)
+        # The server's own name of the task, which NVFlare's client returns with the result.
+        site.passed.set_cookie_jar(shareable.get_cookie_jar())
         return site.passed
 
 

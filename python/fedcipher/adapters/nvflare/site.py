@@ -143,6 +143,7 @@ def app_digest(app: Path) -> bytes:
     into the job.
     """
     found = (path for part in ("custom", "config") for path in sorted((app / part).rglob("*")))
-    files = [path for path in found if path.is_file() and path.suffix != ".pyc" and "server" not in path.name]
+    # NVFlare's signatures differ from job to job, and a run may need several jobs.
+    files = [path for path in found if path.is_file() and path.suffix != ".pyc" and path.name[0] != "."]
     listed = [[path.relative_to(app).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
     return digest_of_context({}, json.dumps(listed))
