@@ -11,7 +11,7 @@ MODEL = [[0.0] * 5] * 20
 
 def main(folder: str, keys: str = "", out: str = "", more: str = "{}") -> None:
     if keys:
-        from fedcipher.adapters.nvflare import SecureFedAvgRecipe
+        from fedcipher.adapters.nvflare.recipe import SecureFedAvgRecipe
 
         options = {"num_rounds": ROUNDS, "min_clients": SITES, **json.loads(more)}
         recipe = SecureFedAvgRecipe(name="hello", keys=keys, train_script=CLIENT, model=MODEL, out=out, **options)

@@ -1,15 +1,5 @@
-"""Encrypted updates for NVFlare 2.9: filters for the sites, a controller for the server, a recipe and a builder.
+"""Encrypted updates for NVFlare 2.9. docs/how-to/nvflare.md names the modules; importing this one imports no NVFlare.
 
+>>> from fedcipher.adapters.nvflare.recipe import SecureFedAvgRecipe                            # doctest: +SKIP
 >>> recipe = SecureFedAvgRecipe(name="hello", keys="hello", train_script="client.py", ...)     # doctest: +SKIP
 """
-
-from fedcipher._optional import require
-
-require("fedcipher.adapters.nvflare", "nvflare", "nvflare")
-
-from fedcipher.adapters.nvflare.filters import DecryptTask, EncryptResult, NoAppExecutor
-from fedcipher.adapters.nvflare.provision import KeyBuilder
-from fedcipher.adapters.nvflare.recipe import SecureFedAvgRecipe
-from fedcipher.adapters.nvflare.server import SecureFedAvg
-
-__all__ = ["DecryptTask", "EncryptResult", "KeyBuilder", "NoAppExecutor", "SecureFedAvg", "SecureFedAvgRecipe"]

@@ -6,16 +6,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fedcipher.adapters.nvflare._framework import Builder
+from fedcipher._optional import load, require
 from fedcipher.errors import KeyFormatError
 from fedcipher.keys.store import client_file, locate
 
 __all__ = ["KeyBuilder"]
 
 _SERVER = "server.key"
+require("fedcipher.adapters.nvflare", "nvflare", "nvflare")
+_Builder: Any = load("nvflare.lighter.spec").Builder
 
 
-class KeyBuilder(Builder):
+class KeyBuilder(_Builder):
     """Copies keys into the folder ``startup/fedcipher`` of each kit, as a builder in NVFlare's ``project.yml``.
 
     ``keys`` is a folder of ``fedcipher keygen``. The first site of the project gets ``client-0.key`` as ``client.key``,

@@ -6,16 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedcipher._optional import load
-from fedcipher.adapters.nvflare._framework import (
-    FedJob,
-    FilterType,
-    FrameworkType,
-    Recipe,
-    ScriptRunner,
-    TransferType,
-)
 from fedcipher.adapters.nvflare.filters import DecryptTask, EncryptResult, NoAppExecutor
-from fedcipher.adapters.nvflare.server import APP_TASKS, SecureFedAvg, check_options
+from fedcipher.adapters.nvflare.link import APP_TASKS
+from fedcipher.adapters.nvflare.plan import check_options
+from fedcipher.adapters.nvflare.server import SecureFedAvg
 from fedcipher.adapters.nvflare.site import MESSAGE
 from fedcipher.federation.server.setup import RunOptions
 
@@ -25,7 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["SecureFedAvgRecipe"]
 
 
-class SecureFedAvgRecipe(Recipe):
+# Not in `_framework`: this module of NVFlare takes options from the command line of the process that imports it.
+_Recipe: Any = load("nvflare.recipe.spec").Recipe
+_job: Any = load("nvflare.job_config.api")
+_defs: Any = load("nvflare.job_config.defs")
+_script: Any = load("nvflare.job_config.script_runner")
+
+
+class SecureFedAvgRecipe(_Recipe):
     """Federated averaging of encrypted updates. The training script stays as it is.
 
     Raises `StrategyError` for ``options`` that a run does not have.
@@ -70,21 +71,21 @@ class SecureFedAvgRecipe(Recipe):
         **options: Unpack[RunOptions],
     ) -> None:
         check_options(options)
-        job = FedJob(name=name, min_clients=min_clients)
+        job = _job.FedJob(name=name, min_clients=min_clients)
         # Every machine has Fedcipher installed, so the job does not carry the package's code.
         job.set_app_packages(["fedcipher"])
         if persistor is None:
             persistor = load("nvflare.app_common.np.np_model_persistor").NPModelPersistor(model=model)
         job.to_server(persistor, id="persistor")
         job.to_server(SecureFedAvg(keys, num_rounds, "persistor", dict(options), optimiser, settings))
-        script = ScriptRunner(
+        script = _script.ScriptRunner(
             script=train_script,
             script_args=train_args,
-            framework=FrameworkType(framework),
-            params_transfer_type=TransferType(params_transfer_type),
+            framework=_script.FrameworkType(framework),
+            params_transfer_type=_script.TransferType(params_transfer_type),
         )
         job.to_clients(script, tasks=APP_TASKS)
         job.to_clients(NoAppExecutor(), tasks=[MESSAGE])
-        job.to_clients(DecryptTask(), filter_type=FilterType.TASK_DATA, tasks=[*APP_TASKS, MESSAGE])
-        job.to_clients(EncryptResult(), filter_type=FilterType.TASK_RESULT, tasks=[*APP_TASKS, MESSAGE])
+        job.to_clients(DecryptTask(), filter_type=_defs.FilterType.TASK_DATA, tasks=[*APP_TASKS, MESSAGE])
+        job.to_clients(EncryptResult(), filter_type=_defs.FilterType.TASK_RESULT, tasks=[*APP_TASKS, MESSAGE])
         super().__init__(job)
