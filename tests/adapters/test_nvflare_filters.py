@@ -9,6 +9,7 @@ from fedcipher import keys
 
 pytest.importorskip("nvflare", reason="NVFlare is absent; make e2e-nvflare runs this file")
 
+from fedcipher.adapters.nvflare import filters
 from fedcipher.adapters.nvflare import site as site_module
 from fedcipher.adapters.nvflare.filters import DecryptTask, EncryptResult, NoAppExecutor
 from fedcipher.adapters.nvflare.link import JobLink
@@ -65,6 +66,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCIPHER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FEDCIPHER_ALLOW_EPHEMERAL_STATE", "1")
     monkeypatch.setattr(site_module, "_sites", {})
+    monkeypatch.setattr(filters, "is_log_streaming_allowed", lambda fl_ctx: False)
     codec = fedcipher.Codec(bits=16, clip=8.0)
     made = fedcipher.scheme("bfv", clients=CLIENTS, codec=codec)
     keys.save(made.keygen(CLIENTS), made, tmp_path / "keys")
@@ -249,3 +251,11 @@ def test_the_builder_places_keys_in_the_kits(folder):
 def test_the_controller_keeps_its_arguments_for_the_jobs_json():
     made = SecureFedAvg("keys", 3, options={"out": "run"}, optimiser=["adam", 0.1, 0.9, 0.99, 1e-3])
     assert (made.keys, made.num_rounds, made.options) == ("keys", 3, {"out": "run"})
+
+
+def test_a_site_whose_logs_go_to_the_server_takes_no_task(folder, monkeypatch):
+    task = task_of(folder)
+    monkeypatch.setattr(filters, "is_log_streaming_allowed", lambda fl_ctx: True)
+    for step in (DecryptTask(), EncryptResult()):
+        with pytest.raises(PlaintextError, match="allow_log_streaming"):
+            step.process(task, Context(folder))

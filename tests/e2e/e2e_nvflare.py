@@ -39,6 +39,10 @@ class Poc:
         self.environment = {**os.environ, **places}
         self._run([NVFLARE / "nvflare", "poc", "prepare", "-n", str(len(SITES))])
         self.kits = self.workspace / "example_project/prod_00"
+        for site in SITES:
+            resources = json.loads((self.kits / site / "local/resources.json.default").read_text())
+            resources["allow_log_streaming"] = False
+            (self.kits / site / "local/resources.json").write_text(json.dumps(resources))
 
     def _run(self, command, **more):
         done = subprocess.run(command, env=self.environment, text=True, capture_output=True, timeout=300, **more)
@@ -48,7 +52,9 @@ class Poc:
     def keys(self, scheme):
         """Make keys, and tell each site its own; return the server's folder of keys."""
         folder = self.folder / f"keys-{scheme}"
-        if scheme == "oneshot":
+        if folder.exists():
+            pass
+        elif scheme == "oneshot":
             self._identities(folder)
         else:
             options = ["--clients", str(len(SITES)), *OPTIONS, "--out", str(folder)]
@@ -80,7 +86,7 @@ class Poc:
             home = self.folder / f"home-{name}"
             home.mkdir(exist_ok=True)
             # A campaign has more runs in a key epoch than a site allows by itself.
-            (home / "policy.json").write_text('{"runs": 100}')
+            (home / "policy.json").write_text('{"fedcipher_policy": 1, "runs": 100}')
             places = {"FEDCIPHER_HOME": str(home), "FEDCIPHER_STATE_DIR": str(home / "state")}
             environment = {**self.environment, **places}
             script = self.kits / name / "startup/start.sh"

@@ -22,4 +22,5 @@ FLModel: Any = _model.FLModel
 MetaKey: Any = _model.MetaKey
 FLModelUtils: Any = load("nvflare.app_common.utils.fl_model_utils").FLModelUtils
 ModelLearnableKey: Any = _learnable.ModelLearnableKey
+is_log_streaming_allowed: Any = load("nvflare.app_common.logging.constants").is_log_streaming_allowed
 learnable_of: Any = _learnable.make_model_learnable

@@ -18,6 +18,7 @@ from fedcipher.adapters.nvflare._framework import (
     ReturnCode,
     Shareable,
     dxo_of,
+    is_log_streaming_allowed,
 )
 from fedcipher.adapters.nvflare.site import MESSAGE, Site, site_of
 from fedcipher.errors import LayoutError, PlaintextError
@@ -33,6 +34,12 @@ _TASK_NAME = "__task_name__"
 
 
 def _site(fl_ctx: Any) -> Site:
+    """This site in this job. Raises `PlaintextError` if its logs, which can quote data, go to the server."""
+    if is_log_streaming_allowed(fl_ctx):
+        raise PlaintextError(
+            "NVFlare sends the logs of this site's jobs to the server, and an app's error can quote data: write "
+            '"allow_log_streaming": false into local/resources.json, and start the site again'
+        )
     job, workspace = fl_ctx.get_job_id(), fl_ctx.get_workspace()
     local, app = Path(workspace.get_site_config_dir()), Path(workspace.get_app_dir(job))
     return site_of(str(job), str(fl_ctx.get_identity_name()), local, app)

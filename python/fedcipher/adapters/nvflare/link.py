@@ -24,26 +24,15 @@ _MAX_SECONDS = 1 << 30
 
 
 class Tasks(Protocol):
-    """The tasks of one job."""
+    """The tasks of one job: `start` returns a handle, and `ended` says whether it can have no result any more."""
 
     def start(self, site: str, task: str, raw: bytes | None, seconds: int, received: Callable[[object], None]) -> Any:
-        """Start a ``task`` for ``site`` with the bytes ``raw``, if any; return a handle.
-
-        ``received`` is called with the bytes of the site's result, or with another object if the result has none.
-        """
+        """Start a ``task`` with the bytes ``raw``, if any. ``received`` gets the result's bytes, or None."""
         ...
 
-    def ended(self, handle: Any) -> bool:
-        """Whether the task of ``handle`` can have no result any more."""
-        ...
-
-    def sites(self) -> Iterable[str]:
-        """The names of the sites that are connected now."""
-        ...
-
-    def aborted(self) -> bool:
-        """Whether the job is ended."""
-        ...
+    def ended(self, handle: Any) -> bool: ...
+    def sites(self) -> Iterable[str]: ...
+    def aborted(self) -> bool: ...
 
 
 def node_of(name: str) -> int:
@@ -58,7 +47,8 @@ class JobLink:
         self._tasks = tasks
         self._names: dict[int, str] = {}
         self._arrived: queue.Queue[tuple[str, Reply]] = queue.Queue()
-        self._late: list[tuple[str, Reply]] = []
+        self.unclaimed: list[tuple[str, Reply]] = []
+        """Replies to ended exchanges, for `late`."""
         self._handles: dict[str, Any] = {}
         self._sent = 0
 
@@ -92,12 +82,10 @@ class JobLink:
 
     def late(self, names: Collection[str], until: float) -> Iterator[tuple[str, Reply]]:
         """Like `Link.late`."""
-        self._late.extend(self._drain(0.0))
-        found = [(name, reply) for name, reply in self._late if name in names]
-        self._late = [(name, reply) for name, reply in self._late if name not in names]
+        self.unclaimed.extend(self.replies(0.0))
+        found = [(name, reply) for name, reply in self.unclaimed if name in names]
+        self.unclaimed = [(name, reply) for name, reply in self.unclaimed if name not in names]
         yield from found
-
-    # --- for the exchange --------------------------------------------------------------------
 
     def send(self, message: Message, until: float) -> str:
         """Send ``message`` as a task, and return its id."""
@@ -121,10 +109,6 @@ class JobLink:
 
     def replies(self, seconds: float) -> list[tuple[str, Reply]]:
         """The replies that have arrived, each with its message's id; waits up to ``seconds`` for the first one."""
-        self.check()
-        return self._drain(seconds)
-
-    def _drain(self, seconds: float) -> list[tuple[str, Reply]]:
         found: list[tuple[str, Reply]] = []
         try:
             found.append(self._arrived.get(timeout=seconds) if seconds > 0 else self._arrived.get_nowait())
@@ -134,10 +118,6 @@ class JobLink:
             for name, _ in found:
                 self._handles.pop(name, None)
             return found
-
-    def keep(self, name: str, reply: Reply) -> None:
-        """Keep a reply to an ended exchange for `late`."""
-        self._late.append((name, reply))
 
     def lost(self, name: str) -> bool:
         """Whether the message ``name`` will have no reply."""
@@ -166,9 +146,10 @@ class _Exchange:
     def __iter__(self) -> Iterator[Reply]:
         until, satisfied = self._until, False
         while self.waiting and (now := time.monotonic()) < until:
+            self._link.check()
             for name, reply in self._link.replies(min(until - now, _POLL_SECONDS)):
                 if self.waiting.pop(name, None) is None:
-                    self._link.keep(name, reply)
+                    self._link.unclaimed.append((name, reply))
                 else:
                     yield reply
             for name, node in list(self.waiting.items()):

@@ -16,8 +16,6 @@ from fedcipher.federation.server.survey import survey
 
 __all__ = ["check_options", "content_of", "plan_of", "setup_of"]
 
-_SETTINGS = "config"
-
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise `StrategyError` for ``options`` that a run does not have."""
@@ -51,4 +49,4 @@ def plan_of(setup: RunSetup, rounds: int, optimiser: Sequence[Any] | None, setti
 
 def content_of(settings: Mapping[str, Any], rounds: int) -> Content:
     """The content of a message beside the model: the app's settings."""
-    return {_SETTINGS: Config({"total-rounds": rounds, **settings})}
+    return {"config": Config({"total-rounds": rounds, **settings})}

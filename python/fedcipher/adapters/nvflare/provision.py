@@ -23,9 +23,7 @@ class KeyBuilder(_Builder):
     ``keys`` is a folder of ``fedcipher keygen``. The first site of the project gets ``client-0.key`` as ``client.key``,
     the second gets ``client-1.key``. A folder with ``server.key`` alone has the roster of parties that share no key,
     such as those of `oneshot`. Each site then gets the roster, and makes its ``client.key`` itself, with
-    ``fedcipher join``.
-
-    Raises `KeyFormatError` if the folder lacks a key.
+    ``fedcipher join``. Raises `KeyFormatError` if the folder lacks a key.
     """
 
     def __init__(self, keys: str) -> None:

@@ -29,28 +29,11 @@ _script: Any = load("nvflare.job_config.script_runner")
 class SecureFedAvgRecipe(_Recipe):
     """Federated averaging of encrypted updates. The training script stays as it is.
 
-    Raises `StrategyError` for ``options`` that a run does not have.
-
-    Parameters
-    ----------
-    keys
-        Path of ``server.key``, or of its folder, on the server.
-    train_script, train_args
-        The script of NVFlare's Client API, and its arguments.
-    min_clients
-        Number of sites without which NVFlare ends the job.
-    num_rounds, optimiser, settings
-        Those of `fedcipher.adapters.nvflare.server.SecureFedAvg`.
-    model
-        The first model as a list of numbers, for NVFlare's ``NPModelPersistor``.
-    persistor
-        A ``ModelPersistor`` with the first model, in place of ``model``.
-    framework
-        NVFlare's name of the script's framework: ``"numpy"``, ``"pytorch"``, ``"tensorflow"`` or ``"raw"``.
-    params_transfer_type
-        ``"FULL"``, or ``"DIFF"`` for a script that returns differences.
-    options
-        Options of `fedcipher.federation.server.setup.RunSetup`, as JSON has them, such as ``out="run"``.
+    ``model`` is the first model as a list of numbers, for NVFlare's ``NPModelPersistor``; ``persistor`` is another
+    ``ModelPersistor`` in its place. NVFlare ends the job if fewer than ``min_clients`` sites are left.
+    ``framework`` and ``params_transfer_type`` are those of NVFlare's ``ScriptRunner``. ``options`` are those of
+    `fedcipher.federation.server.setup.RunSetup`, as JSON has them, such as ``out="run"``. All other parameters are
+    those of `fedcipher.adapters.nvflare.server.SecureFedAvg`. Raises `StrategyError` for unknown options.
     """
 
     def __init__(

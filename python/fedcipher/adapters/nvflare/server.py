@@ -12,7 +12,6 @@ from fedcipher.adapters.nvflare._framework import Controller, ModelLearnableKey,
 from fedcipher.adapters.nvflare.link import JobLink
 from fedcipher.adapters.nvflare.plan import content_of, plan_of, setup_of
 from fedcipher.adapters.nvflare.site import MESSAGE
-from fedcipher.codec import Array
 from fedcipher.errors import FedcipherError
 from fedcipher.federation.charter import Purpose
 from fedcipher.federation.messages import Message, Reply
@@ -55,8 +54,6 @@ class SecureFedAvg(Controller):
     ----------
     keys
         ``server.key``, or the folder that holds it, on the server.
-    num_rounds
-        Number of rounds.
     persistor_id
         The component that has the first model, a ``ModelPersistor`` of NVFlare. With ``opener``, it also saves the
         model after each round.
@@ -68,10 +65,8 @@ class SecureFedAvg(Controller):
         clients make its step from each mean.
     settings
         Settings that the app gets in its model's ``meta``, such as ``{"fedproxloss_mu": 0.1}``. The charter lists them.
-    wait
-        Seconds to wait for enough sites before a round.
-    timeout
-        Seconds to wait for the replies of a round.
+    wait, timeout
+        Seconds to wait for enough sites before a round, and for the replies of a round.
     """
 
     def __init__(
@@ -89,11 +84,9 @@ class SecureFedAvg(Controller):
         self.keys, self.num_rounds, self.persistor_id = keys, num_rounds, persistor_id
         self.options, self.optimiser = dict(options or {}), None if optimiser is None else list(optimiser)
         self.settings, self.wait, self.timeout = dict(settings or {}), wait, timeout
-        self._persistor: Any = None
 
     def start_controller(self, fl_ctx: Any) -> None:
-        """Find the persistor, which `_run` needs."""
-        self._persistor = fl_ctx.get_engine().get_component(self.persistor_id)
+        self._persistor: Any = fl_ctx.get_engine().get_component(self.persistor_id)
 
     def stop_controller(self, fl_ctx: Any) -> None:
         """End the tasks that are still open."""
@@ -120,7 +113,9 @@ class SecureFedAvg(Controller):
         try:
             for index in range(run.done + 1, self.num_rounds + 1):
                 self._round(run, index, link)
-                self._save(run, fl_ctx)
+                if run.setup.opener is not None:
+                    made = learnable_of(weights=run.model.by_name(run.model.arrays), meta_props={})
+                    self._persistor.save_model(made, fl_ctx)
         finally:
             run.close()
         run.check_some_finished(self.num_rounds, before)
@@ -143,9 +138,3 @@ class SecureFedAvg(Controller):
             Message(node, run.charter.types[purpose], content_of(self.settings, self.num_rounds)) for node in nodes
         ]
         return run.gather(partial(link.exchange, run.ask(purpose, index, asked)), run.timeout)
-
-    def _save(self, run: ServerRun, fl_ctx: Any) -> None:
-        """Give the persistor the model, if this server may see it."""
-        if run.setup.opener is not None:
-            weights: dict[str, Array] = run.model.by_name(run.model.arrays)
-            self._persistor.save_model(learnable_of(weights=weights, meta_props={}), fl_ctx)

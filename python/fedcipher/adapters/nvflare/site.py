@@ -38,22 +38,21 @@ class Site:
         self._session = ClientSession(lambda: key_holder_of(settings, {}), lambda: context)
         self.message = Message(0, "")
         """The message that was opened last."""
-        self._work: Work | None = None
+        self.work: Work | None = None
+        """The open work; None if there is none."""
         self._reply: bytes | None = None
         self.passed: Any = None
         """The Shareable that a filter of this adapter has returned last."""
-
-    @property
-    def work(self) -> Work | None:
-        """The open work; None if there is none."""
-        return self._work
 
     def open(self, raw: object) -> Work | None:
         """Open a message of the server. Return work for the app, or None if `reply` has the finished reply.
 
         Every error becomes the constant refusal of `fedcipher.federation.refusal`.
         """
-        self._drop()
+        if self.work is not None:
+            # Its lock would block the next message.
+            self.work.__exit__()
+        self.work = self._reply = None
         try:
             if not isinstance(raw, bytes):
                 raise PlaintextError("the task has no message of Fedcipher's server: every other task is refused")
@@ -67,7 +66,7 @@ class Site:
         except BaseException as error:
             opened = refused(self.message, error)
         if isinstance(opened, Work):
-            self._work = opened
+            self.work = opened
             return opened
         self._reply = opened.to_bytes()
         return None
@@ -77,30 +76,21 @@ class Site:
 
         Without a result, work that is still open has failed. Its frame has zeros that do not count.
         """
-        work, self._work = self._work, None
+        work, self.work = self.work, None
         if work is not None:
-            with work:
-                self._reply = self._sealed(work, result or AppResult(failed=_NO_WORK))
+            try:
+                with work:
+                    sealed = self._session.seal(self.message, work, result or AppResult(failed=_NO_WORK))
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                sealed = refused(self.message, error)
+            self._reply = sealed.to_bytes()
         if self._reply is None:
             error = PlaintextError("there is nothing to answer: no message has been opened, or it was answered")
             return refused(self.message, error).to_bytes()
         raw, self._reply = self._reply, None
         return raw
-
-    def _sealed(self, work: Work, result: AppResult) -> bytes:
-        try:
-            return self._session.seal(self.message, work, result).to_bytes()
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            return refused(self.message, error).to_bytes()
-
-    def _drop(self) -> None:
-        """Free work that was never answered, so that its lock does not block the next message."""
-        work, self._work, self._reply = self._work, None, None
-        if work is not None:
-            with work:
-                pass
 
 
 _sites: dict[tuple[str, str], Site] = {}
