@@ -1,4 +1,4 @@
-"""What this adapter uses of NVFlare. NVFlare has no types, so each name of NVFlare is `Any` from here on."""
+"""The names of NVFlare that this adapter uses. NVFlare has no types, so each is `Any` from here on."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What protects a site: a filter for a task's data, one for its result, and an executor for tasks without an app."""
+"""The protection of a site: a filter for a task's data, one for its result, an executor for tasks without an app."""
 
 from __future__ import annotations
 
