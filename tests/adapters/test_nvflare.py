@@ -3,20 +3,23 @@
 import hashlib
 import threading
 import time
+from functools import partial
+from pathlib import Path
 
 import fedcipher
 import numpy as np
 import pytest
 from fedcipher import keys
 from fedcipher.adapters.nvflare.link import APP_TASKS, JobLink, node_of
+from fedcipher.adapters.nvflare.plan import content_of, plan_of, setup_of
 from fedcipher.adapters.nvflare.site import MESSAGE, Site, app_digest, settings_in
 from fedcipher.errors import DependencyError, KeyFormatError, RunError, StrategyError
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.messages import REFUSED, Message
+from fedcipher.federation.optimiser_step import Optimiser, Steps
 from fedcipher.federation.refusal import TEXT
 from fedcipher.federation.server.run import ServerRun
 from fedcipher.federation.server.run_folder import open_run
-from fedcipher.federation.server.setup import RunSetup
 from scheme_lists import of_committee, schemes_that
 
 SITES = ["hospital", "clinic", "practice"]
@@ -87,14 +90,19 @@ def first_model():
     return {"weights": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
 
 
-def run_of(folder, out, job, **options):
-    run = ServerRun(RunSetup(folder, out=out, **options))
+def run_of(folder, out, job, *, optimiser=None, settings=None, **options):
+    """A run as `SecureFedAvg` runs it."""
+    run = ServerRun(setup_of(str(folder), {"out": str(out), **options}))
     model = first_model()
-    run.begin(list(model), list(model.values()), ROUNDS)
+    run.begin(list(model), list(model.values()), ROUNDS, plan_of(run.setup, ROUNDS, optimiser, settings or {}))
     link = JobLink(job)
     try:
         for index in range(run.done + 1, ROUNDS + 1):
-            run.run_round(index, link, link.wait_for(run.setup.minimum, 30))
+            nodes = link.wait_for(run.setup.minimum, 30)
+            run.begin_round(index, link)
+            asked = [Message(node, "train", content_of(settings or {}, ROUNDS)) for node in nodes]
+            run.accept_train(run.gather(partial(link.exchange, run.ask("train", index, asked)), run.timeout))
+            run.end_training(None)
     finally:
         run.close()
     return run
@@ -252,11 +260,41 @@ def test_the_apps_digest_is_of_its_code_and_configuration(tmp_path):
 
 
 def test_the_adapter_is_short():
-    package = [path for path in (fedcipher_folder() / "adapters" / "nvflare").glob("*.py")]
+    package = (Path(fedcipher.__file__).parent / "adapters" / "nvflare").glob("*.py")
     assert sum(len(path.read_text().splitlines()) for path in package) < 800
 
 
-def fedcipher_folder():
-    from pathlib import Path
+def test_the_clients_make_the_step_of_fedadam(tmp_path):
+    folder, numbers = keys_of(tmp_path, "bfv"), (0.1, 0.9, 0.99, 1e-3)
+    job = LocalJob(folder, {site: adds(0.2) for site in SITES})
+    run_of(folder, tmp_path / "run", job, optimiser=["adam", *numbers])
+    steps, expected = Steps(Optimiser("adam", numbers)), list(first_model().values())
+    for index in range(1, ROUNDS + 1):
+        expected = steps.step(expected, [np.full_like(x, 0.2) for x in expected], index)
+    found = open_run(tmp_path / "run", folder / "client-0.key")
+    for values, wanted in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(values, wanted, atol=0.01)
+        assert not np.allclose(values, 0.2 * ROUNDS, atol=0.05)
 
-    return Path(fedcipher.__file__).parent
+
+def test_a_weighted_mean_counts_the_apps_steps(tmp_path):
+    made = fedcipher.scheme("bfv", clients=len(SITES), codec=fedcipher.Codec(bits=12, clip=2.0))
+    folder = keys.save(made.keygen(len(SITES)), made, tmp_path / "keys", examples_per_weight=30.0)
+    apps = {site: adds(0.1 * k, examples=10 * k) for k, site in enumerate(SITES, 1)}
+    run_of(folder, tmp_path / "run", LocalJob(folder, apps))
+    expected = ROUNDS * (0.1 * 10 + 0.2 * 20 + 0.3 * 30) / 60
+    np.testing.assert_allclose(open_run(tmp_path / "run", folder / "client-0.key")["bias"], expected, atol=0.02)
+
+
+def test_the_charter_lists_the_settings_of_the_app(tmp_path):
+    folder = keys_of(tmp_path, "flashe")
+    job = LocalJob(folder, {site: adds(0.2) for site in SITES})
+    run = run_of(folder, tmp_path / "run", job, settings={"fedproxloss_mu": 0.1})
+    listed = run.charter.settings["train"].at(2)
+    assert listed["config:config"] == {"total-rounds": ROUNDS, "fedproxloss_mu": {"float": (0.1).hex()}}
+    assert [record.accepted for record in run.rounds] == [3] * ROUNDS
+
+
+def test_options_that_a_run_lacks_are_named():
+    with pytest.raises(StrategyError, match="fraction_train"):
+        setup_of("keys", {"fraction_train": 1.0})
