@@ -118,21 +118,20 @@ class Poc:
         return folder / "hello"
 
     def submit(self, job):
-        """Submit a job without waiting; its process prints the id first."""
-        command = [
-            NVFLARE / "python",
-            ROOT / "tests/e2e/nvflare_session.py",
-            self.kits / "admin@nvidia.com",
-            job,
-            self.results,
-        ]
-        process = subprocess.Popen(
-            list(map(str, command)), env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for line in process.stdout:
-            if line.startswith("job "):
-                return process, line.split()[1]
-        raise AssertionError("the job was not submitted")
+        """Submit a job without waiting for its end; return its process and its id. A server may still be starting."""
+        kit, script = self.kits / "admin@nvidia.com", ROOT / "tests/e2e/nvflare_session.py"
+        command = [str(word) for word in (NVFLARE / "python", script, kit, job, self.results)]
+        said = ""
+        for _ in range(6):
+            process = subprocess.Popen(
+                command, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+            for line in process.stdout:
+                if line.startswith("job "):
+                    return process, line.split()[1]
+                said += line
+            time.sleep(10)
+        raise AssertionError(f"the job was not submitted: {said}")
 
     def finish(self, process):
         """Wait for a job; return its result's folder. Fails unless the job was completed."""

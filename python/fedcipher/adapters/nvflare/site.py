@@ -20,7 +20,7 @@ from fedcipher.federation.client.key_holder import key_holder_of
 from fedcipher.federation.client.session import ClientSession, Work
 from fedcipher.federation.messages import Message
 from fedcipher.federation.refusal import refused
-from fedcipher.foreign_files import MAX_INDEX, parse_json, read_file
+from fedcipher.foreign_files import MAX_INDEX, MAX_MODEL, parse_json, read_file
 
 __all__ = ["MESSAGE", "SETTINGS", "Site", "app_digest", "settings_in", "site_of"]
 
@@ -135,5 +135,7 @@ def app_digest(app: Path) -> bytes:
     found = (path for part in ("custom", "config") for path in sorted((app / part).rglob("*")))
     # NVFlare's signatures differ from job to job, and a run may need several jobs.
     files = [path for path in found if path.is_file() and path.suffix != ".pyc" and path.name[0] != "."]
-    listed = [[path.relative_to(app).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
+    listed = [
+        [path.relative_to(app).as_posix(), hashlib.sha256(read_file(path, MAX_MODEL)).hexdigest()] for path in files
+    ]
     return digest_of_context({}, json.dumps(listed))
