@@ -30,7 +30,7 @@ def main() -> None:
     x, y = data_of(flare.get_site_name())
     while flare.is_running():
         model = flare.receive()
-        first = weights = np.asarray(model.params["numpy_key"], np.float64)
+        first = weights = np.asarray(model.params["numpy_key"], np.float64).reshape(FEATURES, CLASSES)
         mu = (model.meta or {}).get("fedproxloss_mu", 0.0)
         loss, _ = loss_and_gradient(weights, x, y)
         if flare.is_evaluate():

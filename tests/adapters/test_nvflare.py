@@ -90,17 +90,17 @@ def first_model():
     return {"weights": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
 
 
-def run_of(folder, out, job, *, optimiser=None, settings=None, **options):
+def run_of(folder, out, job, *, rounds=ROUNDS, optimiser=None, settings=None, **options):
     """A run as `SecureFedAvg` runs it."""
     run = ServerRun(setup_of(str(folder), {"out": str(out), **options}))
     model = first_model()
-    run.begin(list(model), list(model.values()), ROUNDS, plan_of(run.setup, ROUNDS, optimiser, settings or {}))
+    run.begin(list(model), list(model.values()), rounds, plan_of(run.setup, rounds, optimiser, settings or {}))
     link = JobLink(job)
     try:
-        for index in range(run.done + 1, ROUNDS + 1):
+        for index in range(run.done + 1, rounds + 1):
             nodes = link.wait_for(run.setup.minimum, 30)
             run.begin_round(index, link)
-            asked = [Message(node, "train", content_of(settings or {}, ROUNDS)) for node in nodes]
+            asked = [Message(node, "train", content_of(settings or {})) for node in nodes]
             run.accept_train(run.gather(partial(link.exchange, run.ask("train", index, asked)), run.timeout))
             run.end_training(None)
     finally:
@@ -201,9 +201,9 @@ def test_another_process_resumes_the_run(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_of(folder, tmp_path / "run", job)
     monkeypatch.setattr(ServerRun, "end_training", ended)
-    run = run_of(folder, tmp_path / "run", job, resume=True)
+    run = run_of(folder, tmp_path / "run", job, rounds=4, resume=True)
     assert run.done == 2
-    np.testing.assert_allclose(open_run(tmp_path / "run", folder / "client-0.key")["bias"], 0.2 * ROUNDS, atol=0.02)
+    np.testing.assert_allclose(open_run(tmp_path / "run", folder / "client-0.key")["bias"], 0.2 * 4, atol=0.02)
 
 
 def test_sites_with_different_apps_do_not_sum(tmp_path):
@@ -291,7 +291,7 @@ def test_the_charter_lists_the_settings_of_the_app(tmp_path):
     job = LocalJob(folder, {site: adds(0.2) for site in SITES})
     run = run_of(folder, tmp_path / "run", job, settings={"fedproxloss_mu": 0.1})
     listed = run.charter.settings["train"].at(2)
-    assert listed["config:config"] == {"total-rounds": ROUNDS, "fedproxloss_mu": {"float": (0.1).hex()}}
+    assert listed["config:config"] == {"fedproxloss_mu": {"float": (0.1).hex()}}
     assert [record.accepted for record in run.rounds] == [3] * ROUNDS
 
 

@@ -105,7 +105,7 @@ def task_of(folder, purpose="train", settings=None):
     run.begin_round(1, link)
     from fedcipher.adapters.nvflare.plan import content_of
 
-    asked = [Message(node, purpose, content_of(settings or {}, 3)) for node in nodes]
+    asked = [Message(node, purpose, content_of(settings or {})) for node in nodes]
     for message in run.ask(purpose, 1, asked):
         link.send(message, 1e12)
         break
@@ -142,7 +142,7 @@ def test_a_task_becomes_a_plaintext_model_with_the_servers_cookie(folder):
     given = DecryptTask().process(task_of(folder, settings={"fedproxloss_mu": 0.1}), Context(folder))
     model = FLModelUtils.from_shareable(given)
     assert list(model.params) == ["w"] and model.params["w"].flags.writeable
-    assert (model.current_round, model.total_rounds, model.meta["fedproxloss_mu"]) == (0, 3, 0.1)
+    assert (model.current_round, model.meta["fedproxloss_mu"]) == (0, 0.1)
     assert given.get_cookie("__task_id__") == "7"
     assert MESSAGE not in given
 

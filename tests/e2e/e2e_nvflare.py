@@ -136,7 +136,8 @@ class Poc:
     def finish(self, process):
         """Wait for a job; return its result's folder. Fails unless the job was completed."""
         output = process.communicate(timeout=300)[0]
-        assert "status FINISHED:COMPLETED" in output, output + self.errors()
+        logs = "".join(path.read_text() for path in self.results.glob("*/workspace/error_log.txt"))
+        assert "status FINISHED:COMPLETED" in output, output + logs + self.errors()
         return Path(re.search(r"^result (.*)$", output, re.M)[1])
 
     def run(self, job):

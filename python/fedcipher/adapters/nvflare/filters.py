@@ -97,9 +97,8 @@ def _model_of(work: Work, message: Message) -> Any:
     index = cast("dict[str, Any]", message.content[CONFIG])["index"]
     # A copy, because an app may train in place.
     params = {name: np.array(values) for name, values in work.model.items()}
-    rounds = meta.pop("total-rounds", None)
     # NVFlare counts rounds from 0.
-    model = FLModel(params_type="FULL", params=params, current_round=index - 1, total_rounds=rounds, meta=meta)
+    model = FLModel(params_type="FULL", params=params, current_round=index - 1, meta=meta)
     return FLModelUtils.to_shareable(model)
 
 

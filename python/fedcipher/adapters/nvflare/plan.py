@@ -39,7 +39,7 @@ def plan_of(setup: RunSetup, rounds: int, optimiser: Sequence[Any] | None, setti
     def configure(purpose: Purpose, index: int) -> list[Message]:
         if purpose == "evaluate" and not setup.answers["evaluate"]:
             return []
-        return [Message(0, purpose, content_of(settings, rounds), "arrays")]
+        return [Message(0, purpose, content_of(settings), "arrays")]
 
     kind, *numbers = optimiser or [None]
     made = None if kind is None else Optimiser(str(kind), tuple(float(number) for number in numbers))
@@ -47,6 +47,6 @@ def plan_of(setup: RunSetup, rounds: int, optimiser: Sequence[Any] | None, setti
     return replace(survey(name, configure, rounds), optimiser=made)
 
 
-def content_of(settings: Mapping[str, Any], rounds: int) -> Content:
+def content_of(settings: Mapping[str, Any]) -> Content:
     """The content of a message beside the model: the app's settings."""
-    return {"config": Config({"total-rounds": rounds, **settings})}
+    return {"config": Config(settings)}

@@ -134,7 +134,5 @@ class SecureFedAvg(Controller):
         run.call_on_round()
 
     def _asked(self, run: ServerRun, purpose: Purpose, index: int, link: JobLink, nodes: list[int]) -> Iterable[Reply]:
-        asked = [
-            Message(node, run.charter.types[purpose], content_of(self.settings, self.num_rounds)) for node in nodes
-        ]
+        asked = [Message(node, run.charter.types[purpose], content_of(self.settings)) for node in nodes]
         return run.gather(partial(link.exchange, run.ask(purpose, index, asked)), run.timeout)

@@ -118,12 +118,11 @@ def settings_in(local: Path) -> dict[str, Any]:
     if not path.exists():
         return {"fedcipher-key": str(local.parent / "startup" / "fedcipher" / "client.key")}
     try:
-        held: dict[str, Any] = {**parse_json(read_file(path, MAX_INDEX))}
+        return {**parse_json(read_file(path, MAX_INDEX))}
     except (OSError, ValueError, TypeError) as error:
         raise KeyFormatError(
             f'{path} cannot be read: {error}. Write JSON, such as {{"fedcipher-key": "/etc/fedcipher/client-3.key"}}'
         ) from error
-    return held
 
 
 def app_digest(app: Path) -> bytes:
