@@ -254,6 +254,8 @@ def test_the_apps_digest_is_of_its_code_and_configuration(tmp_path):
     (custom / "client.py").write_text("train()")
     first = app_digest(tmp_path)
     (custom / ".__nvfl_sig.json").write_text("differs from job to job")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config_fed_server.json").write_text('{"resume": true}')
     assert app_digest(tmp_path) == first
     (custom / "client.py").write_text("leak()")
     assert app_digest(tmp_path) != first

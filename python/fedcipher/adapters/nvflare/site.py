@@ -132,8 +132,9 @@ def app_digest(app: Path) -> bytes:
     into the job.
     """
     found = (path for part in ("custom", "config") for path in sorted((app / part).rglob("*")))
-    # NVFlare's signatures differ from job to job, and a run may need several jobs.
-    files = [path for path in found if path.is_file() and path.suffix != ".pyc" and path.name[0] != "."]
+    # A run may need several jobs. NVFlare's signatures differ from job to job, and the server's part may.
+    others = (".", "config_fed_server")
+    files = [path for path in found if path.is_file() and path.suffix != ".pyc" and not path.name.startswith(others)]
     listed = [
         [path.relative_to(app).as_posix(), hashlib.sha256(read_file(path, MAX_MODEL)).hexdigest()] for path in files
     ]
