@@ -21,7 +21,7 @@ TFHE := crates/fedcipher-tfhe
 	test-rust test-python test-long test-containers test-dispatch test-static test-tfhe check-features deny advisories \
 	prove maude constant-time \
 	attack fuzz mutants mutants-core mutants-engine mutants-flower mutants-jail \
-	e2e e2e-apps e2e-dashboard e2e-declearn e2e-guard e2e-looks e2e-oneshot e2e-resume e2e-signals \
+	e2e e2e-apps e2e-dashboard e2e-declearn e2e-guard e2e-looks e2e-nvflare e2e-oneshot e2e-resume e2e-signals \
 	bench bench-hhe bench-second bench-train bench-offload bench-oneshot bench-lora secagg-compare dp-table scale limits \
 	results results-examples results-hhe results-study results-published results-bits results-lost results-train published \
 	hardware hardware-sim hardware-try hardware-test hardware-test-all hardware-mutants hardware-seeds \
@@ -262,6 +262,22 @@ e2e-declearn: build ## campaign: run a federation of declearn in the clear and e
 	$(BIN)/uv pip install --quiet --python $(DECLEARN)/bin/python -r pyproject.toml --extra declearn pytest
 	PYTHONPATH=python $(DECLEARN)/bin/python -m pytest tests/adapters/test_declearn.py
 	FEDCIPHER_DECLEARN_PYTHON=$(DECLEARN)/bin/python $(BIN)/python -m pytest tests/e2e/e2e_declearn.py
+
+# Runs NVFlare's server and sites as processes, and kills some of them. NVFlare has an environment of its own, because its
+# requirements do not fit Flower's. tenseal is for NVFlare's own encryption, beside which the figures are printed. Takes
+# minutes.
+NVFLARE := target/nvflare
+e2e-nvflare: build $(NVFLARE)/.installed ## campaign: run NVFlare jobs in the clear and encrypted, and compare the models
+	PYTHONPATH=tests $(NVFLARE)/bin/python -m pytest -p no:cacheprovider --noconftest tests/adapters/test_nvflare_filters.py
+	$(BIN)/python -m pytest -s tests/e2e/e2e_nvflare.py
+
+$(NVFLARE)/.installed: pyproject.toml | $(BIN)/uv
+	rm -rf $(NVFLARE)
+	$(PYTHON) -m venv $(NVFLARE)
+	$(BIN)/uv pip install --quiet --python $(NVFLARE)/bin/python -r pyproject.toml --extra nvflare pytest
+	$(BIN)/uv pip install --quiet --python $(NVFLARE)/bin/python tenseal || echo "tenseal is not to be had here"
+	$(NVFLARE)/bin/python -c "import site; open(site.getsitepackages()[0] + '/fedcipher.pth', 'w').write('$(CURDIR)/python')"
+	touch $@
 
 # Opens a run's page in Chromium, with the width of a phone and of a desktop. Reads the loggers' files with the loggers'
 # own libraries.

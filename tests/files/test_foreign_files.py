@@ -75,7 +75,10 @@ BY_NAME = {
     "tomllib.load",
 }
 BY_NAME |= {"sqlite3.connect", "pickle.load", "pickle.loads", "tarfile.open", "shelve.open", "mmap.mmap"}
-OPEN_OF = {"decryptor", "self", "self._run.model", "session", "opener", "model", "self._receiver", "decryptors[client]"}
+OPEN_OF = {
+    *("decryptor", "self", "self._run.model", "session", "self._session", "site", "opener", "model"),
+    *("self._receiver", "decryptors[client]"),
+}
 """What has an ``open`` that decrypts."""
 PRINTS = {
     ("foreign_text.py", "print(quoted(line, MAX_LINE)"): "the helper",
