@@ -22,7 +22,7 @@ import uvicorn
 from flwr.app import Message, RecordDict
 
 from fedcipher._files import make_private_folder, write_whole
-from fedcipher.adapters.flower.records import message_of, record_dict, refuse, result_of, show_model
+from fedcipher.adapters.flower.records import content_of, message_of, record_dict, refuse, result_of
 from fedcipher.errors import FedcipherError, FrameError, GuardError, PlaintextError
 from fedcipher.federation.app_inputs import digest_of_context
 from fedcipher.federation.client.app_result import AppResult
@@ -249,8 +249,7 @@ class Guard:
             self._counts.add("queries", self._rules.queries_a_day)
 
     def _run_app(self, given: TaskInput, work: Work) -> Message | None:
-        content = given.message.content
-        show_model(content, work)
+        content = record_dict(work.inputs(content_of(given.message.content)))
         limits = Limits(reply=2 * sum(array.nbytes for array in work.arrays) + _REPLY_ROOM)
         state = self._folders.states / f"{given.received.run.run_id}-{given.app.package[:16]}"
         api = AppApi(given, inner_message(given.message, content), _content_or_empty(state), limits)

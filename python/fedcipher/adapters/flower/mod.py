@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 
 from fedcipher._arguments import texts
-from fedcipher.adapters.flower.records import (
-    content_of,
-    context_of,
-    message_of,
-    record_dict,
-    refuse,
-    result_of,
-    show_model,
-)
+from fedcipher.adapters.flower.records import content_of, context_of, message_of, record_dict, refuse, result_of
 from fedcipher.errors import PlaintextError
 from fedcipher.federation import messages
 from fedcipher.federation.client.app_result import AppResult
@@ -104,7 +96,7 @@ def _answer(
 
 def _computed(msg: Message, ctxt: Context, call_next: ClientAppCallable, work: Work) -> AppResult:
     """Call the app, with the model in the message and without the run's settings."""
-    show_model(msg.content, work)
+    msg.content = record_dict(work.inputs(content_of(msg.content)))
     began = time.perf_counter()
     try:
         reply: Any = call_next(msg, ctxt)

@@ -32,7 +32,6 @@ __all__ = [
     "refuse",
     "reply_of",
     "result_of",
-    "show_model",
 ]
 
 
@@ -88,20 +87,11 @@ def model_record(arrays: Mapping[str, NumpyArray]) -> ArrayRecord:
     return array_record(messages.named(list(arrays), list(arrays.values())))
 
 
-def show_model(content: RecordDict, work: Work) -> None:
-    """Put the model into a message's ``content`` for the app, without the run's settings and aggregates."""
-    for name in (messages.CONFIG, messages.QUERY):
-        content.pop(name, None)
-    if work.record:
-        content[work.record] = model_record(work.model)
-
-
 def result_of(reply: object, work: Work, seconds: float) -> AppResult:
     """The app's result in its ``reply`` to a message, after ``seconds``."""
-    if not isinstance(reply, Message):
-        return AppResult(seconds=seconds, failed=f"the app answered with {type(reply).__name__}, not with a Message")
-    if reply.has_error():
-        return AppResult(seconds=seconds, failed=f"the app answered with an error: {reply.error.reason!r}")
+    if not isinstance(reply, Message) or reply.has_error():
+        said = f"an error: {reply.error.reason!r}" if isinstance(reply, Message) else f"{type(reply).__name__}"
+        return AppResult(seconds=seconds, failed=f"the app answered with {said}, not with a Message")
     return AppResult.of(content_of(reply.content), work.names, work.arrays, updates=work.updates, seconds=seconds)
 
 

@@ -40,6 +40,7 @@ from fedcipher.federation.messages import (
     Content,
     Message,
     Metrics,
+    named,
     payload_bytes,
     record_in,
     wire_record,
@@ -81,6 +82,11 @@ class Work:
     def model(self) -> dict[str, Array]:
         """The model's arrays by name."""
         return dict(zip(self.names, self.arrays, strict=True))
+
+    def inputs(self, content: Content) -> Content:
+        """The app's part of a message's ``content``: its settings and the model, without the run's own records."""
+        model: Content = {self.record: named(self.names, self.arrays)} if self.record else {}
+        return {name: record for name, record in content.items() if name not in (CONFIG, QUERY)} | model
 
     def __enter__(self) -> Work:
         return self
