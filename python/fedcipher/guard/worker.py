@@ -356,7 +356,7 @@ def _content_or_empty(path: Path) -> bytes:
 def _log_output(output: IO[bytes]) -> None:
     """Log what an app prints, up to a limit. It may quote data, so it goes to this site's log only."""
     left = _MAX_OUTPUT
-    # A pipe that nobody reads would stop the app.
+    # An app waits at a full pipe.
     for line in iter(lambda: output.readline(MAX_LINE), b""):
         if left > 0:
             left -= len(line)

@@ -69,7 +69,7 @@ class SecureFedAvgRecipe(_Recipe):
         )
         job.to_clients(script, tasks=APP_TASKS)
         job.to_clients(NoAppExecutor(), tasks=[MESSAGE])
-        # One filter for each task: NVFlare writes the tasks of one filter in a random order, which changes `app_digest`.
+        # One filter for each task: NVFlare writes the tasks of one filter in a random order; `app_digest` would differ.
         for task in (*APP_TASKS, MESSAGE):
             job.to_clients(DecryptTask(), filter_type=_defs.FilterType.TASK_DATA, tasks=[task])
             job.to_clients(EncryptResult(), filter_type=_defs.FilterType.TASK_RESULT, tasks=[task])
