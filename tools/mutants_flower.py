@@ -68,7 +68,9 @@ MUTANTS = (
         "if messages.split_type(message.type) in allowed:",
         "if True:",
     ),
-    python("adapters/flower/mod", "an error travels with its text", "return refuse(msg, error)", "raise"),
+    python(
+        "adapters/flower/mod", "an error travels with its text", "return refuse(msg, error, session.recorder)", "raise"
+    ),
     python(
         "federation/client/egress",
         "an update leaves as numbers",

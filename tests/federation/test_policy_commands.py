@@ -54,7 +54,7 @@ def test_another_place_and_a_file_that_is_no_policy(home, capsys, monkeypatch, t
 def test_no_number_of_a_policy_is_larger_than_those_that_it_is_compared_with():
     numbers = {name for name, value in Policy().to_values().items() if type(value) in (int, float)}
     for name in numbers - {"fedcipher_policy"}:
-        with pytest.raises(errors.ParameterError, match=f"^{name} of a policy"):
+        with pytest.raises(errors.ParameterError, match=f"^{name} must be"):
             Policy.parse({"fedcipher_policy": 1, name: 10**400})
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import fedcipher
 
 PACKAGE = Path(fedcipher.__file__).parent
-MOST = 500_000
-"""Bytes as a wheel packs them. What only measures or compares belongs into research/."""
+MOST = 550_000
+"""Bytes as a wheel packs them: 500,000 for Flower, and 50,000 for the guard, its log, NVFlare and declearn.
+
+What only measures or compares belongs into research/.
+"""
 
 
 def files():

@@ -12,12 +12,14 @@ from fedcipher._files import make_private_folder, refusal
 from fedcipher._optional import require
 from fedcipher.cli.parser import OptionGroup, Parser
 from fedcipher.errors import GuardError, ParameterError
+from fedcipher.foreign_files import read_file
 from fedcipher.foreign_text import MAX_LINE, quoted, show
 from fedcipher.keys.store import home, write_new
 
 __all__ = ["add_guard"]
 
 _SECRET_BYTES = 32
+_MAX_CERTIFICATES = 1 << 20
 
 
 def add_guard(parser: Parser) -> None:
@@ -126,7 +128,7 @@ def _own_settings(options: argparse.Namespace) -> dict[str, str]:
 
 def _certificates(path: Path | None) -> bytes | None:
     try:
-        return None if path is None else path.read_bytes()
+        return None if path is None else read_file(path, _MAX_CERTIFICATES, follow=True)
     except OSError as error:
         raise ParameterError(f"--root-certificates: {refusal(error, path)}") from error
 

@@ -182,6 +182,9 @@ class AppApi:
             _log.warning("a call of the app cannot be read: %s: %s", type(error).__name__, error)
             status, body = 400, b""
         headers = [(b"content-type", PROTOBUF_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+        if status != 200:
+            # The rest of a refused call is not read.
+            headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

@@ -34,6 +34,7 @@ from typing import Any, BinaryIO
 from fedcipher import _native
 from fedcipher._optional import require_feature
 from fedcipher.errors import GuardError
+from fedcipher.foreign_text import show
 
 __all__ = ["Jail", "JailSpec", "Limits", "Wall", "check", "python_paths", "start", "walls"]
 
@@ -455,5 +456,5 @@ def check() -> int:
     width = max(len(wall.name) for wall in found)
     for wall in found:
         remedy = "" if wall.holds else f"; {wall.remedy}"
-        print(f"{wall.name:<{width}}  {'holds' if wall.holds else 'FAILS'}  {wall.tried}{remedy}")
+        show(f"{wall.name:<{width}}  {'holds' if wall.holds else 'FAILS'}  {wall.tried}{remedy}")
     return 0 if all(wall.holds for wall in found) else 1
