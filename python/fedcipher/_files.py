@@ -258,10 +258,12 @@ def create_private(path: Path, *, append: bool = False) -> IO[bytes]:
 def make_private_folder(folder: Path) -> None:
     """Make ``folder`` and missing parents, accessible to this user only, for any umask. Raises `OSError`."""
     if not folder.is_dir():
-        if folder.exists():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         make_private_folder(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            # Another process may make the folder at the same time.
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except FileExistsError:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
         flush_folder(folder.parent)
 
 

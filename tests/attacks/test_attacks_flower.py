@@ -391,7 +391,7 @@ STAGES = ["key", "accept", "told", "open", "claim", "precompute", "encrypt", "ex
 def fail_at(stage, error, monkeypatch):
     """Let one stage of the mod fail with ``error``."""
     where = {
-        "key": (mod, "key_holder_of"),
+        "key": (mod, "logged_holder"),
         "told": (session, "check_app_inputs"),
         "check": (session, "checked"),
         "accept": (ClientModel, "_charter"),

@@ -4,10 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from engine_harness import flashe
 from fedcipher import cli, errors, keys
+from fedcipher._files import make_private_folder
 from fedcipher.keys import roster
 
 NO_HOME = ("HOME", "FEDCIPHER_HOME", "FEDCIPHER_STATE_DIR", "XDG_STATE_HOME", "FLWR_HOME")
@@ -131,3 +133,24 @@ def test_a_name_that_the_outputs_encoding_lacks_is_written_as_its_numbers(comman
     said = (done.stdout + done.stderr).decode(encoding)
     assert done.returncode == status and "Traceback" not in said, said
     assert "\\u043a\\u043b" in said, said
+
+
+def test_a_folder_that_another_process_makes_meanwhile_is_no_error(tmp_path, monkeypatch):
+    folder, looked = tmp_path / "a" / "b", Path.is_dir
+
+    def looked_then_made(path):
+        found = looked(path)
+        if path == folder:
+            folder.mkdir(parents=True, exist_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", looked_then_made)
+    make_private_folder(folder)
+    assert looked(folder)
+
+
+def test_a_file_in_a_folders_place_is_an_error(tmp_path):
+    (tmp_path / "a").touch()
+    for folder in (tmp_path / "a", tmp_path / "a" / "b"):
+        with pytest.raises(NotADirectoryError):
+            make_private_folder(folder)
