@@ -141,7 +141,7 @@ def test_a_folder_that_another_process_makes_meanwhile_is_no_error(tmp_path, mon
     def looked_then_made(path):
         found = looked(path)
         if path == folder:
-            folder.mkdir(parents=True, exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
         return found
 
     monkeypatch.setattr(Path, "is_dir", looked_then_made)
