@@ -17,7 +17,12 @@ NAMES = {*scheme_names(), *(cls.name for cls in BASELINES)}
 VARIANTS = NAMES | {variant.name for variant in every_scheme()}
 FIGURES = "each name has figures or parameters of its own; a scheme without any takes what all others take"
 NAMED = "about these schemes and no others"
+MINUTES = "minutes each: one scheme of each kind, of a key, of masks and of a committee"
 ALLOWED = {
+    "tests/e2e/e2e_declearn.py: KEYGEN": MINUTES,
+    "tests/e2e/e2e_guard.py: test_an_unchanged_client_app_trains_on_guarded_nodes_after_people_agree": MINUTES,
+    "tests/e2e/e2e_guard.py: test_a_guards_memory_stays_below_eight_models": MINUTES,
+    "tests/e2e/e2e_nvflare.py: test_hello_numpy_ends_with_its_plaintext_model": MINUTES,
     "tests/e2e/e2e_oneshot.py: test_the_model_is_that_of_plain_with_the_same_survivors": NAMED,
     "tests/research/test_baselines.py: test_what_is_missing_is_named": FIGURES,
     "tests/research/test_bench_page.py: test_the_page_is_readable_on_a_desk_and_on_a_phone": "three rows are enough",
