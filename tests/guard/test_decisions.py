@@ -122,6 +122,13 @@ def test_listed_apps_begin_without_people_and_others_do_not(tmp_path, charter):
         consents.of(changed).given(charter.digest, charter.encode())
 
 
+def test_people_decide_about_changed_settings_unless_the_rules_list_some(tmp_path, charter):
+    assert not Consents(tmp_path, AppRules()).of(APP).given(charter.digest, charter.encode())
+    for rules in (AppRules(run_settings=("epochs=9",)), AppRules(apps=(PACKAGE,), people_agree=False)):
+        with pytest.raises(CharterError, match="changes settings"):
+            Consents(tmp_path, rules).of(APP).given(charter.digest, charter.encode())
+
+
 def test_rules_can_demand_privacy(tmp_path, charter):
     pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
     from fedcipher.dp import Privacy

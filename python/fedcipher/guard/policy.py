@@ -33,7 +33,8 @@ class AppRules:
     apps
         SHA-256 (hexadecimal) of the app packages (FAB) that may run. Empty: every app that people agree to.
     run_settings
-        Settings that a run may change, as ``"NAME=VALUE"``; ``"*"``: any. All others keep the app's defaults.
+        Settings that a run may change, as ``"NAME=VALUE"``; ``"*"``: any. All others keep the app's defaults. Empty:
+        all that people agree to, and none if people need not agree.
     people_agree
         Whether people must agree to each run (``fedcipher guard approve``). False: runs of the ``apps`` begin at once.
     rounds_a_day, queries_a_day
@@ -88,7 +89,7 @@ class AppRules:
 
     def check_settings(self, changed: Mapping[str, object]) -> None:
         """Raise `CharterError` if a run changes a setting to a value that is not listed."""
-        if "*" in self.run_settings:
+        if "*" in self.run_settings or (self.people_agree and not self.run_settings):
             return
         given = [f"{name}={value}" for name, value in changed.items()]
         refused = sorted(text for text in given if text not in self.run_settings)

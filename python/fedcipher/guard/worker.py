@@ -69,6 +69,10 @@ class AppProcess(Protocol):
         """End the app and every process that it has started."""
         ...
 
+    def close(self) -> None:
+        """Close the socket and the pipe, after `kill`."""
+        ...
+
 
 StartApp = Callable[[list[str], Mapping[str, str], Path], AppProcess]
 """Starts a program behind walls, from its arguments, its environment and the one folder that it may write to."""
@@ -281,10 +285,9 @@ class Guard:
                         break
                 # First, so that a connection that the app keeps open delays nothing.
                 process.kill()
+            printed.join(1.0)
         finally:
-            process.kill()
-            process.listener.close()
-        printed.join(1.0)
+            process.close()
 
     def _environment(self, folder: Path) -> dict[str, str]:
         own = {
