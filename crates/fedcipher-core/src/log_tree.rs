@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use sha2::Digest;
 
-    /// The tree's hash as section 2.1 of RFC 6962 defines it.
+    /// The tree's hash by its definition in RFC 6962 ("Merkle Hash Trees").
     fn root_of(lines: &[Vec<u8>]) -> [u8; ROOT_LEN] {
         match lines {
             [] => Sha256::digest(b"").into(),
