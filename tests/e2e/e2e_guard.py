@@ -224,7 +224,8 @@ def test_a_guards_memory_stays_below_eight_models(home, scheme):
 def test_a_guarded_round_beside_the_same_app_with_the_mod(home):
     """Prints the seconds of both, which take turns."""
     seconds = {"guard": [], "mod": []}
-    made = keys_of("bfv", home / "keys")
+    # A key belongs to the state folder of its first use.
+    made = {kind: keys_of("bfv", home / f"keys-{kind}") for kind in seconds}
     rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"answer_every": 0.0')
     with_mod = home / "guarded-mod"
     shutil.copytree(APP, with_mod)
@@ -234,13 +235,15 @@ def test_a_guarded_round_beside_the_same_app_with_the_mod(home):
     for kind in seconds:
         (home / kind).mkdir()
     federations = {
-        "guard": Guarded(home / "guard", CLIENTS, made, rules),
+        "guard": Guarded(home / "guard", CLIENTS, made["guard"], rules),
         "mod": Federation(home / "mod", CLIENTS),
     }
     try:
         for turn in range(3):
             for kind, federation in federations.items():
-                config = config_of(home, made, **{"fedcipher-out": str(home / f"{kind}-{turn}"), "consent-timeout": 0})
+                config = config_of(
+                    home, made[kind], **{"fedcipher-out": str(home / f"{kind}-{turn}"), "consent-timeout": 0}
+                )
                 said = federation.run(APP if kind == "guard" else with_mod, config)
                 assert said.count(": sum of 3 encrypted updates") == ROUNDS, said + federation.logs()
                 seconds[kind].append(float(re.search(r"finished in ([\d.]+)s", said)[1]) / ROUNDS)
