@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ __all__ = ["BehindWalls"]
 _PORT = 9094
 """The port of the Runtime API inside a jail. Each jail has a network of its own, so all can have the same port."""
 _MIB = 1 << 20
-_NOBODY = 65534
 
 
 class BehindWalls:
@@ -39,9 +37,5 @@ class BehindWalls:
 
     def __call__(self, arguments: list[str], environment: Mapping[str, str], folder: Path) -> Jail:
         """Start an app that may write to ``folder`` and reaches the guard's socket, and nothing else."""
-        if os.geteuid() == 0:
-            # The guard's files in the folder are for the app, which then is another user.
-            for entry in os.scandir(folder):
-                os.chown(entry.path, _NOBODY, _NOBODY, follow_symlinks=False)
         words = [word.replace("{port}", str(_PORT)) for word in arguments]
         return start(JailSpec(self._read_only, folder, self._limits), [sys.executable, *words[1:]], environment, _PORT)

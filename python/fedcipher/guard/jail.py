@@ -101,7 +101,7 @@ class JailSpec:
         service, because a program may connect to a UNIX socket that it can see.
     work
         The folder that the app can write to, and its working folder. If the guard is root, it becomes the property of
-        the user 65534, which the app runs as.
+        the user 65534, which the app runs as, and so do the files in it.
     limits
         What the app's processes may use.
     """
@@ -224,10 +224,11 @@ def start(spec: JailSpec, argv: Sequence[str], env: Mapping[str, str], port: int
 
 
 def _give(work: Path) -> None:
-    """Make root's folder that of the app's user."""
+    """Make root's folder, and the guard's files in it, those of the app's user."""
     try:
         if os.geteuid() == 0 and os.stat(work, follow_symlinks=False).st_uid == 0:
-            os.chown(work, _APPS_USER, _APPS_USER, follow_symlinks=False)
+            for path in (*(entry.path for entry in os.scandir(work)), work):
+                os.chown(path, _APPS_USER, _APPS_USER, follow_symlinks=False)
     except OSError as error:
         raise GuardError(f"the app's work folder {work}: {error.strerror}; make it before the app starts") from error
 
