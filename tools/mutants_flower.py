@@ -232,10 +232,10 @@ MUTANTS = (
         "    return np.errstate()",
     ),
     python(
-        "federation/client/model",
+        "federation/charter",
         "another charter's digest is taken",
-        "if charter.digest != self._settings.charter:",
-        "if False:",
+        "        if charter.digest != digest:",
+        "        if False:",
     ),
     python(
         "federation/client/model",

@@ -197,6 +197,14 @@ class Charter:
         return digest_of(self.encode())
 
     @classmethod
+    def named(cls, content: bytes, digest: bytes) -> Charter:
+        """Like `decode`, of a document that a message names by its ``digest``. Raises `CharterError` for another."""
+        charter = cls.decode(content)
+        if charter.digest != digest:
+            raise CharterError("the charter's digest is not the one that the message names")
+        return charter
+
+    @classmethod
     def decode(cls, content: bytes) -> Charter:
         """The charter of an encoded document, which may come from outside. Raises `CharterError`."""
         document = decode(content)

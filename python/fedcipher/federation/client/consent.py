@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fedcipher.errors import CharterError, RoundError
+from fedcipher.errors import RoundError
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.client.key_holder import KeyHolder
 from fedcipher.federation.messages import CONSENT, READY, WAITING, Config, Content
@@ -37,10 +37,7 @@ def answer(record: Config, holder: KeyHolder, consent: Consent | None) -> Conten
         raise RoundError("the question for consent has an unknown field")
     # The numbers of a round are not in this question, and do not count.
     asked = RoundSettings.parse(Config({**record, "round": 1, "index": 1, "steps": 0}))
-    charter = Charter.decode(asked.document)
-    if charter.digest != asked.charter:
-        raise CharterError("the charter's digest is not the one that the message names")
-    holder.policy().judge(charter, asked.signature)
+    holder.policy().judge(Charter.named(asked.document, asked.charter), asked.signature)
     if consent is None or consent.given(asked.charter, asked.document):
         return {CONSENT: Config({"state": READY})}
     return waiting()

@@ -73,9 +73,7 @@ class ClientModel:
             raise CharterError(
                 "the message names a charter that this client does not have; the server sends it next round"
             )
-        charter = Charter.decode(self._settings.document)
-        if charter.digest != self._settings.charter:
-            raise CharterError("the charter's digest is not the one that the message names")
+        charter = Charter.named(self._settings.document, self._settings.charter)
         ours = (self._holder.key_set(charter), _as_json(self.scheme.spec()))
         if (charter.key_set, charter.scheme) != ours:
             raise CharterError("the charter has other keys or another scheme than this client")
