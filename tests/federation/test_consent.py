@@ -164,3 +164,10 @@ def test_the_policy_is_asked_before_people(begun, monkeypatch, tmp_path):
     with pytest.raises(StrategyError, match="0 of 4 sites have agreed"):
         run.run_round(1, link, link.nodes())
     assert not any(site.seen for site in link.sites)
+
+
+def test_a_question_whose_digest_names_another_charter_is_refused(begun):
+    run, link = begun([1] * CLIENTS)
+    record = Config({"charter": bytes(32), "document": run.charter.encode()})
+    reply = reply_from(0, link.sites[0].answer(Message(0, "train", {CONSENT: record})))
+    assert reply.reference is not None and not link.sites[0].seen
