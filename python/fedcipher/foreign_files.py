@@ -95,7 +95,7 @@ _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 # --- files ------------------------------------------------------------------------------------------
 
 
-def open_file(path: str | Path, most: int, *, follow: bool = False) -> IO[bytes]:
+def open_file(path: str | Path, most: int, *, follow: bool = False) -> io.BufferedReader:
     """Open the regular file at ``path`` for reading, if it has at most ``most`` bytes.
 
     With ``follow`` links are followed, for paths that a user has named. Raises `ForeignFileError` for any other kind of

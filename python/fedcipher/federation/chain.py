@@ -382,6 +382,8 @@ class Chain:
             self._advance(before.model, before.delta, before.moments, self._ranges.export(), last, moved=before.moved)
             return OpenedStep(sums, groups, failed, measured=True)
         arrays = _mean_of_groups(opened, equal=self.charter.equal_weights)
+        # Each opened sum is as large as a model.
+        opened.clear()
         ranges, drowned, advice = b"", list[tuple[int, float]](), 0
         coding = self.coding
         if self._ranges is not None and coding is not None:

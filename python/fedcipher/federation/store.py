@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from fractions import Fraction
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +36,7 @@ from fedcipher.errors import CharterError, PrivacyBudgetError, RunError, StateEr
 from fedcipher.federation.chain import ChainState
 from fedcipher.federation.charter import Charter
 from fedcipher.federation.policy import Policy
-from fedcipher.foreign_files import MAX_MODEL, parse_json, read_file
+from fedcipher.foreign_files import MAX_INDEX, MAX_MODEL, open_file, parse_json, read_file
 
 __all__ = ["Store"]
 
@@ -43,6 +46,8 @@ _MAX_AHEAD = 86_400
 _FACTS, _NEWEST, _PREVIOUS, _SITE = "facts.json", "standing.bin", "earlier.bin", "site.json"
 _WORK, _CUT = "work.bin", ("cut-0.bin", "cut-1.bin")
 Arrays = list[NDArray[Any]]
+_DIGEST_LINE = 65
+"""Bytes of the line with which a file of arrays begins: a SHA-256 in hexadecimal."""
 _FIX = "the runs of this identity are no longer known; use new keys, and do not restore this folder from a copy"
 
 
@@ -174,7 +179,7 @@ class Store:
     def _state(self, name: str) -> ChainState | None:
         path = self._folder / name
         # If a process is killed while it accepts a charter, the states of the run before are still there.
-        return _unpacked(_bytes(path), path, self._charter_digest()) if path.exists() else None
+        return _unpacked(path, self._charter_digest()) if path.exists() else None
 
     def _charter_digest(self) -> str:
         return str(self.recall().get("charter"))
@@ -200,7 +205,7 @@ class Store:
     def cut(self, slot: int) -> Arrays:
         """The arrays that `keep_cut` saved; an empty list if none. Raises `StateError` if they are damaged."""
         path = self._folder / _CUT[slot]
-        return _arrays_in(_bytes(path), path)[1][0] if path.exists() else []
+        return _arrays_in(path)[1][0] if path.exists() else []
 
     def drop_cut(self, slot: int) -> None:
         """Delete what `keep_cut` saved in ``slot``."""
@@ -296,14 +301,14 @@ def _packed(state: ChainState, charter: str) -> list[bytes | memoryview]:
     return _with_arrays(head, [state.model, state.delta or [], *state.moments])
 
 
-def _unpacked(content: bytes, path: Path, charter: str) -> ChainState | None:
-    head, groups = _arrays_in(content, path)
+def _unpacked(path: Path, charter: str) -> ChainState | None:
+    head, groups = _arrays_in(path)
     try:
         if head["charter"] != charter:
             return None
         model, delta, *moments = groups
         return ChainState(
-            model=[np.array(x) for x in model],
+            model=model,
             delta=delta if head["delta"] else None,
             moments=moments,
             ranges=bytes.fromhex(head["ranges"]),
@@ -327,23 +332,39 @@ def _with_arrays(head: dict[str, Any], groups: list[Arrays]) -> list[bytes | mem
     return [digest.hexdigest().encode() + b"\n", *rest]
 
 
-def _arrays_in(content: bytes, path: Path) -> tuple[dict[str, Any], list[Arrays]]:
-    """The head and the groups of arrays in a file of `_with_arrays`. Raises `StateError` if it is damaged."""
-    begin = content.find(b"\n") + 1
-    end = content.find(b"\n", begin) + 1
-    if hashlib.sha256(memoryview(content)[begin:]).hexdigest().encode() != content[: begin - 1]:
-        raise StateError(f"{path} is damaged; {_FIX}")
+def _arrays_in(path: Path) -> tuple[dict[str, Any], list[Arrays]]:
+    """The head and the groups of arrays in the file ``path`` of `_with_arrays`. Raises `StateError` if it is damaged.
+
+    Each array is read into memory of its own. Whoever drops one array then frees its memory.
+    """
     try:
-        head: dict[str, Any] = parse_json(content[begin : end - 1])
-        groups: list[Arrays] = []
-        for group in head["arrays"]:
-            made: Arrays = []
-            for dtype, shape in group:
-                count = int(np.prod(shape, dtype=np.int64))
-                held = np.frombuffer(content, dtype, count, end) if count else np.zeros(0, dtype)
-                made.append(held.reshape(shape))
-                end += held.nbytes
-            groups.append(made)
-        return head, groups
+        with open_file(path, MAX_MODEL) as file:
+            expected, line = file.readline(_DIGEST_LINE), file.readline(MAX_INDEX)
+            left = os.fstat(file.fileno()).st_size - len(expected) - len(line)
+            digest, head = hashlib.sha256(line), cast("dict[str, Any]", parse_json(line))
+            groups: list[Arrays] = []
+            for group in head["arrays"]:
+                groups.append([])
+                for dtype, shape in group:
+                    array = _array_in(file, dtype, shape, left)
+                    digest.update(array.reshape(-1).view(np.uint8).data)
+                    left -= array.nbytes
+                    groups[-1].append(array)
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error}; {_FIX}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(f"{path} is damaged; {_FIX}") from error
+    if left or digest.hexdigest().encode() + b"\n" != expected:
+        raise StateError(f"{path} is damaged; {_FIX}")
+    return head, groups
+
+
+def _array_in(file: BufferedReader, dtype: str, shape: Sequence[int], left: int) -> NDArray[Any]:
+    """The next array of ``file``, which has ``left`` bytes. Raises `ValueError` for a larger array."""
+    count = math.prod(shape)
+    if not 0 <= count * np.dtype(dtype).itemsize <= left:
+        raise ValueError("the head names more bytes than there are")
+    array = np.empty(count, dtype)
+    if file.readinto(array.view(np.uint8).data) != array.nbytes:
+        raise ValueError("the file has become shorter")
+    return array.reshape(shape)

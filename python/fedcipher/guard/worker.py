@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -22,12 +23,14 @@ import uvicorn
 from flwr.app import Message, RecordDict
 
 from fedcipher._files import make_private_folder, write_whole
-from fedcipher.adapters.flower.records import content_of, message_of, record_dict, refuse, result_of
+from fedcipher.adapters.flower.records import message_of, record_dict, refuse, result_of
 from fedcipher.errors import FedcipherError, FrameError, GuardError, PlaintextError
 from fedcipher.federation.app_inputs import digest_of_context
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.key_holder import KeyHolder
 from fedcipher.federation.client.session import ClientSession, Work
+from fedcipher.federation.messages import Arrays
+from fedcipher.federation.messages import Message as FederationMessage
 from fedcipher.foreign_files import parse_json, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted, quoting_log
 from fedcipher.guard.app_api import AppApi, Limits, inner_message
@@ -50,6 +53,8 @@ _MAX_CLAIM = 1 << 16
 _MAX_OUTPUT = 1 << 20
 """Bytes of an app's output that go to the log for one message."""
 _REPLY_ROOM = 16 << 20
+_MMAP_THRESHOLD, _LARGE = -3, 1 << 20
+"""``M_MMAP_THRESHOLD`` of glibc's ``mallopt``, and bytes of memory that goes back to the system when it is freed."""
 _PROGRAM = "from flwr.supernode.cli import flwr_clientapp; flwr_clientapp()"
 
 
@@ -122,6 +127,7 @@ class Guard:
     def run(self) -> None:
         """Answer tasks until `stop`. A task that an earlier guard has left is answered first."""
         self._drop_work()
+        _return_large_memory()
         reachable, claim = True, self._left_claim()
         while not self._ended.is_set():
             try:
@@ -211,12 +217,11 @@ class Guard:
         )
         try:
             message = message_of(outer)
+            outer.content = RecordDict()
             opened = session.open(message, queries_too=True)
-            # The aggregates of a message can be as large as several models.
-            message.content.clear()
             if isinstance(opened, Work):
                 with opened as work:
-                    opened = session.seal(message, work, self._computed(given, work))
+                    opened = session.seal(message, work, self._computed(given, message, work))
             if opened is None:
                 raise PlaintextError(f"a message of type {message.type!r} without a round of SecureStrategy")
             return Message(record_dict(opened.content), reply_to=outer)
@@ -230,12 +235,12 @@ class Guard:
 
     # --- the app -----------------------------------------------------------------------------
 
-    def _computed(self, given: TaskInput, work: Work) -> AppResult:
+    def _computed(self, given: TaskInput, message: FederationMessage, work: Work) -> AppResult:
         """The result of the app, which runs for this message alone. Whatever it does, there is a result."""
         began = time.perf_counter()
         try:
             self._count(work)
-            reply = self._run_app(given, work)
+            reply = self._run_app(given, message, work)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -252,13 +257,15 @@ class Guard:
         else:
             self._counts.add("queries", self._rules.queries_a_day)
 
-    def _run_app(self, given: TaskInput, work: Work) -> Message | None:
-        content = record_dict(work.inputs(content_of(given.message.content)))
+    def _run_app(self, given: TaskInput, message: FederationMessage, work: Work) -> Message | None:
+        if work.record:
+            # The sums of a message can be as large as several models.
+            message.content[work.record] = Arrays()
+        content = record_dict(work.inputs(message.content))
         limits = Limits(reply=2 * sum(array.nbytes for array in work.arrays) + _REPLY_ROOM)
         state = self._folders.states / f"{given.received.run.run_id}-{given.app.package[:16]}"
         api = AppApi(given, inner_message(given.message, content), _content_or_empty(state), limits)
         # The model that is shown to the app lives in `api` until the app has taken it.
-        given.message.content = RecordDict()
         del content
         folder = Path(tempfile.mkdtemp(dir=self._folders.work))
         try:
@@ -337,6 +344,16 @@ class _Served:
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join()
+
+
+def _return_large_memory() -> None:
+    """Let glibc give the memory of every large array back to the system, as soon as the array is freed.
+
+    Otherwise, glibc keeps the memory of arrays of up to 32 MiB, and a guard grows by several models. Other C libraries
+    have no such call.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
 
 
 def _arguments(token: Path) -> list[str]:

@@ -125,9 +125,11 @@ class ClientModel:
         if (self._chain.state.steps, self._chain.state.last) != (self._settings.steps, self._settings.last):
             raise StateError("the sums that this client has opened are not those of the message's chain")
         self._chain.choose_bits(self._settings.bits)
-        if self._chain.state is self._kept:
+        # The earlier model is as large as the present one, and is not needed while the app computes.
+        kept, self._kept = self._kept, None
+        if self._chain.state is kept:
             return
-        if earlier is not None and earlier is self._kept:
+        if earlier is not None and earlier is kept:
             self._store.advance_to(self._chain.state)
         else:
             self._store.save_state(self._chain.state, previous=earlier)
