@@ -335,7 +335,7 @@ def _with_arrays(head: dict[str, Any], groups: list[Arrays]) -> list[bytes | mem
 def _arrays_in(path: Path) -> tuple[dict[str, Any], list[Arrays]]:
     """The head and the groups of arrays in the file ``path`` of `_with_arrays`. Raises `StateError` if it is damaged.
 
-    Each array is read into memory of its own. Whoever drops one array then frees its memory.
+    Each array is read into memory of its own, which is freed with the array.
     """
     try:
         with open_file(path, MAX_MODEL) as file:
