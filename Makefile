@@ -20,7 +20,7 @@ TFHE := crates/fedcipher-tfhe
 	engine engine-static containers tfhe concrete \
 	test-rust test-python test-long test-containers test-dispatch test-static test-tfhe check-features deny advisories \
 	prove maude constant-time \
-	attack fuzz mutants mutants-core mutants-engine mutants-flower mutants-jail \
+	attack fuzz mutants mutants-core mutants-engine mutants-flower mutants-guard mutants-jail \
 	e2e e2e-apps e2e-dashboard e2e-declearn e2e-guard e2e-looks e2e-nvflare e2e-oneshot e2e-resume e2e-signals \
 	bench bench-hhe bench-second bench-train bench-offload bench-oneshot bench-lora secagg-compare dp-table scale limits \
 	results results-examples results-hhe results-study results-published results-bits results-lost results-train published \
@@ -345,6 +345,9 @@ mutants-engine: build ## campaign: remove guards of the engine and the authority
 # Removes guards of the Flower layer, which is Python. Takes an hour.
 mutants-flower: build ## campaign: remove guards of the Flower layer one by one
 	$(BIN)/python tools/mutants_flower.py $(MUTANTS)
+
+mutants-guard: build ## campaign: remove guards of the site's guard, its log and consent one by one
+	$(BIN)/python tools/mutants_guard.py $(MUTANTS)
 
 # Takes out one wall of the jail around an app at a time. As root, on Linux with Landlock. Takes half an hour.
 mutants-jail: $(BIN)/maturin ## campaign: remove the walls around a guard's app one by one

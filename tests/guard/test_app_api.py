@@ -60,7 +60,7 @@ def task():
                 node_id=NODE,
                 node_config={"partition-id": 2, "fedcipher-key": "/etc/secret.key", "fedcipher-engine": "unix:/e"},
                 state=RecordDict({"the node's": ConfigRecord({"a": 1})}),
-                run_config={"lr": 7.0},
+                run_config={"lr": 7.0, "of the node": 1},
             )
         ),
         run=Run(run_id=RUN, fab_id="a/b", fab_version="1.0", fab_hash="f" * 64),
@@ -160,7 +160,9 @@ def test_an_app_has_eight_calls():
             found = httpx.get(f"http://{running.address}/{path}", headers={TASK_TOKEN_HEADER: running.api.token})
             assert found.status_code == 404 and not found.content
         for call in CALLS:
-            assert httpx.get(f"http://{running.address}/v1/runtime/{call}").status_code == 403
+            url = f"http://{running.address}/v1/runtime/{call}"
+            assert httpx.get(url).status_code == 403
+            assert httpx.get(url, headers={TASK_TOKEN_HEADER: running.api.token}).status_code == 404
 
 
 @pytest.mark.parametrize("call", sorted(CALLS))

@@ -61,6 +61,14 @@ def test_consent_is_for_one_app_and_its_settings(tmp_path, charter, other):
     assert not consents.of(other).given(charter.digest, charter.encode())
 
 
+def test_consent_is_for_one_charter(tmp_path, charter):
+    consents = Consents(tmp_path, ANY)
+    consents.of(APP).given(charter.digest, charter.encode())
+    consents.decide(next(consents.all()).name, agree=True)
+    other = charter_of(tmp_path / "other")
+    assert not consents.of(APP).given(other.digest, other.encode())
+
+
 def test_people_see_the_document_that_the_digest_names(tmp_path, charter):
     """A server that shows a harmless charter beside the digest of another one is refused."""
     consents = Consents(tmp_path, ANY)

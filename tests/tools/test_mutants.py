@@ -7,7 +7,7 @@ import pytest
 from places import ROOT
 
 
-@pytest.mark.parametrize("name", ["mutants", "mutants_engine", "mutants_flower", "mutants_jail"])
+@pytest.mark.parametrize("name", ["mutants", "mutants_engine", "mutants_flower", "mutants_guard", "mutants_jail"])
 def test_every_mutant_still_applies(monkeypatch, name):
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "tools")])
     campaign = importlib.import_module(name)
