@@ -1,5 +1,7 @@
 """NVFlare's filters, with NVFlare's own Shareables: what leaves a site. `make e2e-nvflare` runs this file too."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import fedcipher
@@ -14,10 +16,9 @@ from fedcipher.adapters.nvflare import site as site_module
 from fedcipher.adapters.nvflare.filters import DecryptTask, EncryptResult, NoAppExecutor
 from fedcipher.adapters.nvflare.link import JobLink
 from fedcipher.adapters.nvflare.plan import plan_of, setup_of
-from fedcipher.adapters.nvflare.provision import KeyBuilder
 from fedcipher.adapters.nvflare.server import SecureFedAvg
 from fedcipher.adapters.nvflare.site import MESSAGE
-from fedcipher.errors import KeyFormatError, PlaintextError
+from fedcipher.errors import PlaintextError
 from fedcipher.federation.messages import REFUSED, UPDATE, Message
 from fedcipher.federation.server.run import ServerRun
 from nvflare.apis.dxo import DXO, DataKind
@@ -217,35 +218,42 @@ def test_filters_of_the_site_and_of_the_job_do_not_disturb_each_other(folder):
     assert_only_a_frame(EncryptResult().process(EncryptResult().process(result(), context), context))
 
 
-def test_the_builder_places_keys_in_the_kits(folder):
-    class Project:
-        def get_server(self):
-            return "server"
+def provisioned(folder, keys):
+    """Provision NVFlare's sample project of a server and two sites, with the builder of keys. Returns the kits."""
+    nvflare = Path(sys.executable).parent / "nvflare"
+    subprocess.run([nvflare, "provision", "-g"], cwd=folder, check=True, capture_output=True)
+    with (folder / "project.yml").open("a") as project:
+        project.write(f"  - path: fedcipher.adapters.nvflare.provision.KeyBuilder\n    args: {{keys: {keys}}}\n")
+    command = [nvflare, "provision", "-p", "project.yml", "-w", "made", "--force"]
+    said = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return next(iter((folder / "made").glob("*/prod_00")), None), said.stdout + said.stderr
 
-        def get_clients(self):
-            return [f"site-{k}" for k in range(1, CLIENTS + 1)]
 
-    class Kits:
-        def get_kit_dir(self, name):
-            made = folder / "kits" / name / "startup"
-            made.mkdir(parents=True, exist_ok=True)
-            return str(made)
+def placed(kits):
+    return {str(path.relative_to(kits)) for path in kits.rglob("*.key") if path.parent.name == "fedcipher"}
 
-    KeyBuilder(str(folder / "keys")).build(Project(), Kits())
-    kits = folder / "kits"
-    placed = sorted(path.relative_to(kits).as_posix() for path in kits.rglob("*.key"))
-    assert placed == [
-        "server/startup/fedcipher/server.key",
-        *(f"site-{k}/startup/fedcipher/client.key" for k in (1, 2, 3)),
-    ]
-    assert (kits / "site-2/startup/fedcipher/client.key").read_bytes() == (folder / "keys/client-1.key").read_bytes()
-    assert Path(kits / "site-2/startup/fedcipher/client.key").stat().st_mode & 0o077 == 0
+
+def test_nvflares_provisioning_places_keys_in_the_kits(folder, tmp_path):
+    keys = folder / "keys"
+    kits, _ = provisioned(tmp_path, keys)
+    site = "site-{}/startup/fedcipher/client.key"
+    assert placed(kits) == {"server1/startup/fedcipher/server.key", site.format(1), site.format(2)}
+    for number in (1, 2):
+        key = kits / site.format(number)
+        assert key.read_bytes() == (keys / f"client-{number - 1}.key").read_bytes()
+        assert key.stat().st_mode & 0o077 == 0
+
+
+def test_sites_that_make_their_own_keys_get_the_roster(folder, tmp_path):
     for path in (folder / "keys").glob("client-*.key"):
         path.unlink()
-    KeyBuilder(str(folder / "keys")).build(Project(), Kits())
-    assert (kits / "site-1/startup/fedcipher/server.key").exists()
-    with pytest.raises(KeyFormatError, match="fedcipher keygen"):
-        KeyBuilder(str(folder / "nothing")).build(Project(), Kits())
+    kits, _ = provisioned(tmp_path, folder / "keys")
+    assert placed(kits) == {f"{kit}/startup/fedcipher/server.key" for kit in ("server1", "site-1", "site-2")}
+
+
+def test_provisioning_without_keys_says_how_to_make_them(tmp_path):
+    kits, said = provisioned(tmp_path, tmp_path / "nothing")
+    assert not (kits and placed(kits)) and "fedcipher keygen" in said
 
 
 def test_the_controller_keeps_its_arguments_for_the_jobs_json():
