@@ -203,7 +203,7 @@ def peak_mib(process):
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
 
-@pytest.mark.parametrize("scheme", ["flashe", "bfv"])
+@pytest.mark.parametrize("scheme", ["flashe", "bfv", "oneshot"])
 def test_a_guards_memory_stays_below_eight_models(home, scheme):
     size = 10_000_000
     made = keys_of(scheme, home / "keys")
