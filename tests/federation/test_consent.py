@@ -171,3 +171,12 @@ def test_a_question_whose_digest_names_another_charter_is_refused(begun):
     record = Config({"charter": bytes(32), "document": run.charter.encode()})
     reply = reply_from(0, link.sites[0].answer(Message(0, "train", {CONSENT: record})))
     assert reply.reference is not None and not link.sites[0].seen
+
+
+def test_a_question_with_a_field_of_a_round_is_refused(begun):
+    run, link = begun([1] * CLIENTS)
+    asked = {"charter": run.charter.digest, "document": run.charter.encode()}
+    for more, refused_ in ({}, False), ({"round": 7}, True):
+        record = Config({**asked, "signature": run.model.folder.signature, **more})
+        reply = reply_from(0, link.sites[0].answer(Message(0, "train", {CONSENT: record})))
+        assert (reply.reference is not None) == refused_

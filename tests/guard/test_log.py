@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from functools import partial
+from pathlib import Path
 
 import fedcipher
 import pytest
@@ -131,6 +132,18 @@ def test_a_record_returns_the_head_that_covers_its_line(folder):
     for size in range(2, 12):
         head = Head.decode(log.record("refusal", {"reference": "0"}))
         assert head.size == size and head.root == root_of(parse_log(*read_log(folder)).lines)
+
+
+def test_a_line_is_on_disk_when_its_head_leaves(log, monkeypatch):
+    synced, sync = [], os.fsync
+
+    def watched(handle):
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    log.record("refusal", {"reference": "more"})
+    assert "lines.jsonl" in synced
 
 
 def test_a_line_that_is_due_once_is_written_once(log, folder):
@@ -279,16 +292,18 @@ def test_a_change_of_any_byte_is_found(log, folder):
         lambda lines: lines[:2] + lines[3:],
         lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]],
         lambda lines: [*lines[:3], lines[2], *lines[3:]],
-        lambda lines: [*lines, lines[-1]],
-        lambda lines: lines[:-2],
+        lambda lines: [*lines[:-1], lines[-2], b""],
+        lambda lines: [*lines[:-3], b""],
         lambda lines: [],
-        lambda lines: [*lines, b'{"at":1,"facts":{},"kind":"refusal","n":6,"salt":""}'],
+        lambda lines: [*lines[:-1], b'{"at":1,"facts":{},"kind":"refusal","n":6,"salt":""}', b""],
+        lambda lines: [*lines[:-1], b"half"],
     ],
-    ids=["removed", "reordered", "duplicated", "repeated", "cut", "emptied", "forged"],
+    ids=["removed", "reordered", "duplicated", "repeated", "cut", "emptied", "forged", "half a line"],
 )
 def test_changed_lines_are_found_and_not_continued(log, folder, change):
-    lines = (folder / "lines.jsonl").read_bytes().split(b"\n")[:-1]
-    (folder / "lines.jsonl").write_bytes(b"".join(line + b"\n" for line in change(lines)))
+    """``change`` gets the lines, and an empty text at the end, which stands for the last end of a line."""
+    lines = (folder / "lines.jsonl").read_bytes().split(b"\n")
+    (folder / "lines.jsonl").write_bytes(b"\n".join(change(lines)))
     assert findings(folder)
     with pytest.raises(StateError, match="was changed"):
         log.record("refusal", {"reference": "more"})

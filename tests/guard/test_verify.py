@@ -218,6 +218,12 @@ def test_lines_with_odd_facts_are_findings_and_no_errors(folder, kind, facts):
     assert as_html(result) and as_markdown(result)
 
 
+def test_a_log_whose_first_line_names_no_key_is_a_finding(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(fedcipher.guard.log, "START", "beginning")
+    Log(tmp_path / "log", key_of(folder, 0))
+    assert any("not the start" in text for text in checked(folder, [tmp_path / "log"]).findings)
+
+
 # --- a server that lies ----------------------------------------------------------------------
 
 
@@ -369,6 +375,16 @@ def test_a_changed_receipt_is_refused(folder):
     for at in range(len(content)):
         with pytest.raises(StateError):
             Receipt(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+@pytest.mark.parametrize("number", [-1, 10**6])
+def test_a_receipt_of_a_line_that_its_log_cannot_have_is_refused(folder, number):
+    path, out = logs_of(folder)[0], folder / "line.receipt"
+    assert main(["verify", str(path), "--line", "2", "--out", str(out)]) == 0
+    receipt = json.loads(out.read_bytes())
+    receipt["line"] = encode({**json.loads(receipt["line"]), "n": number}).decode()
+    with pytest.raises(StateError, match="of this number"):
+        Receipt(encode(receipt))
 
 
 def test_a_receipt_of_a_key_that_is_not_the_sites_is_refused(folder, tmp_path, capsys):
