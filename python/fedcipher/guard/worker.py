@@ -23,6 +23,7 @@ import uvicorn
 from flwr.app import Message, RecordDict
 
 from fedcipher._files import make_private_folder, write_whole
+from fedcipher.adapters.flower.no_run import refuse_without_run
 from fedcipher.adapters.flower.records import message_of, record_dict, refuse, result_of
 from fedcipher.errors import FedcipherError, FrameError, GuardError, PlaintextError
 from fedcipher.federation.app_inputs import digest_of_context
@@ -223,7 +224,7 @@ class Guard:
                 with opened as work:
                     opened = session.seal(message, work, self._computed(given, message, work))
             if opened is None:
-                raise PlaintextError(f"a message of type {message.type!r} without a round of SecureStrategy")
+                return refuse_without_run(outer, "wrap the server's strategy")
             return Message(record_dict(opened.content), reply_to=outer)
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -241,14 +242,14 @@ class Guard:
         try:
             self._count(work)
             reply = self._run_app(given, message, work)
+            seconds = time.perf_counter() - began
+            if reply is None:
+                return AppResult(seconds=seconds, failed="the app ended without a complete reply, or took too long")
+            return result_of(reply, work, seconds)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             return AppResult.raised(error, time.perf_counter() - began)
-        seconds = time.perf_counter() - began
-        if reply is None:
-            return AppResult(seconds=seconds, failed="the app ended without a complete reply, or took too long")
-        return result_of(reply, work, seconds)
 
     def _count(self, work: Work) -> None:
         """Count the message among the day's. Raises `CharterError` beyond the rules' number."""

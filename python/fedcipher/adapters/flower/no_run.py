@@ -1,0 +1,49 @@
+"""Refuses the messages that belong to no run, in a form that ends the app of a server without `SecureStrategy`.
+
+Flower's strategies count error replies, go on, and end well without a result. So training is refused with arrays that
+nobody can read. The server's app ends in the first round, with NumPy's error, which quotes the refusal. The form of the
+reply depends on the message alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from fedcipher.adapters.flower.records import refuse
+from fedcipher.errors import PlaintextError
+from fedcipher.federation.refusal import refusal, unreadable_array
+
+__all__ = ["refuse_without_run"]
+
+_NAME = "fedcipher.refused"
+"""The array of a refusal whose message has no arrays."""
+_OLDER_MODEL = "fitins.parameters"
+"""The record of a strategy of ``flwr.server.strategy``, Flower's older API, that holds the model."""
+
+
+def refuse_without_run(msg: Message, remedy: str) -> Message:
+    """The refusal of ``msg``, which belongs to no run of Fedcipher. ``remedy`` is for this client's log."""
+    kind = msg.metadata.message_type
+    error = PlaintextError(f"a message of type {kind!r} without a round of SecureStrategy; {remedy}")
+    if kind.partition(".")[0] != "train":
+        return refuse(msg, error)
+    unreadable = Array(dtype="float32", shape=(0,), stype="numpy.ndarray", data=unreadable_array(refusal(error)))
+    model = next(iter(msg.content.array_records.items()), None)
+    key, names = ("arrays", [_NAME]) if model is None else (model[0], [*model[1]] or [_NAME])
+    # Flower compares the names of all replies before it reads an array. Not a number: no sum counts this client.
+    arrays, weight = ArrayRecord(dict.fromkeys(names, unreadable)), math.nan
+    if key == _OLDER_MODEL:
+        return Message(_older_reply(arrays, weight), reply_to=msg)
+    return Message(RecordDict({key: arrays, "metrics": MetricRecord({"num-examples": weight})}), reply_to=msg)
+
+
+def _older_reply(arrays: ArrayRecord, weight: float) -> RecordDict:
+    records: dict[str, ArrayRecord | ConfigRecord | MetricRecord] = {
+        "parameters": arrays,
+        "num_examples": MetricRecord({"num_examples": weight}),
+        "metrics": ConfigRecord(),
+        "status": ConfigRecord({"code": 0, "message": ""}),
+    }
+    return RecordDict({f"fitres.{name}": record for name, record in records.items()})
