@@ -9,6 +9,7 @@ pytest.importorskip("flwr.supercore.runtime", reason="Flower 1.35 or later is no
 from fedcipher import Codec, keys
 from fedcipher.adapters.flower import SecureStrategy, client_mod, numpy_client_app, query_mod
 from fedcipher.adapters.flower.analytics import secure_sum
+from fedcipher.errors import StrategyError
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.refusal import TEXT
 from fedcipher.frame import inspect
@@ -369,3 +370,42 @@ def test_statistics_are_encrypted_sums(site):
     assert total.open(site.keys / "client-0.key")["count"] == sum(EXAMPLES)
     names = {key for _, reply in grid.received for held in reply.content.values() for key in held}
     assert names == {protocol.UPDATE, "digest"}
+
+
+# --- runs of which nothing comes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [1.0, 0.0], ids=["train", "evaluate only"])
+def test_a_run_whose_apps_all_fail_is_no_success_where_the_server_sees_it(site, caplog, share):
+    def app(msg, ctxt):
+        raise ValueError("patient 4711")
+
+    inner = FedAvg(**ALL, fraction_train=share)
+    with pytest.raises(StrategyError, match="apps of all clients failed in all 1 rounds"):
+        site.train(app, inner=inner)
+    # No means of nobody, which would be zeros.
+    assert "distance" not in "".join(line.message for line in caplog.records if line.name == "flwr")
+
+
+def test_a_round_in_which_all_apps_fail_is_named_at_the_runs_end(site):
+    honest, trained = make_app(goals(), EXAMPLES, mods=()), []
+
+    def app(msg, ctxt):
+        trained.append(msg.metadata.message_type)
+        if trained.count("train") <= CLIENTS:
+            raise ValueError("the first round")
+        return honest(msg, ctxt)
+
+    strategy, result, _ = site.train(app, rounds=2, inner=FedAvg(**TRAINS))
+    assert [made.computed_by_nobody for made in strategy.rounds] == [True, False]
+    assert "1 of 2 sums are of no client, because all apps failed (first in round 1)" in result.outcome.text()
+    assert_close(result, mean_of(EXAMPLES))
+
+
+def test_an_app_with_a_mod_of_its_own_is_named_in_the_guards_log(tmp_path, caplog):
+    site = Sites("guard", tmp_path)
+    for share in (1.0, 0.0):
+        caplog.clear()
+        with pytest.raises(StrategyError, match="apps of all clients failed"):
+            site.train(make_app(goals(), EXAMPLES), inner=FedAvg(**ALL, fraction_train=share))
+        assert "the app has a client_mod, which has no key here: remove it" in caplog.text

@@ -23,7 +23,7 @@ import uvicorn
 from flwr.app import Message, RecordDict
 
 from fedcipher._files import make_private_folder, write_whole
-from fedcipher.adapters.flower.no_run import refuse_without_run
+from fedcipher.adapters.flower.no_run import is_refusal, refuse_without_run
 from fedcipher.adapters.flower.records import message_of, record_dict, refuse, result_of
 from fedcipher.errors import FedcipherError, FrameError, GuardError, PlaintextError
 from fedcipher.federation.app_inputs import digest_of_context
@@ -245,6 +245,8 @@ class Guard:
             seconds = time.perf_counter() - began
             if reply is None:
                 return AppResult(seconds=seconds, failed="the app ended without a complete reply, or took too long")
+            if is_refusal(reply):
+                return AppResult(seconds=seconds, failed="the app has a client_mod, which has no key here: remove it")
             return result_of(reply, work, seconds)
         except (KeyboardInterrupt, SystemExit):
             raise

@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedcipher.adapters.flower.records import refuse
 from fedcipher.errors import PlaintextError
-from fedcipher.federation.refusal import refusal, unreadable_array
+from fedcipher.federation.refusal import TEXT, reference_of, refusal, unreadable_array
 
-__all__ = ["refuse_without_run"]
+__all__ = ["is_refusal", "refuse_without_run"]
 
 _NAME = "fedcipher.refused"
 """The array of a refusal whose message has no arrays."""
@@ -37,6 +37,14 @@ def refuse_without_run(msg: Message, remedy: str) -> Message:
     if key == _OLDER_MODEL:
         return Message(_older_reply(arrays, weight), reply_to=msg)
     return Message(RecordDict({key: arrays, "metrics": MetricRecord({"num-examples": weight})}), reply_to=msg)
+
+
+def is_refusal(reply: Message) -> bool:
+    """Whether ``reply`` is a refusal, of training or of another message. Its arrays are not read."""
+    if reply.has_error():
+        return reference_of(reply.error.reason or "", reply.error.code) is not None
+    arrays = [array for record in reply.content.array_records.values() for array in record.values()]
+    return any(TEXT.encode() in array.data[: 2 * len(TEXT)] for array in arrays[:1])
 
 
 def _older_reply(arrays: ArrayRecord, weight: float) -> RecordDict:
