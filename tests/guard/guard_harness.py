@@ -75,27 +75,30 @@ class AppThread:
 class GuardedApp:
     """In an app's place in a `LocalGrid`: each node has a guard of its own, with the node's key, around ``app``."""
 
-    def __init__(self, app, keys, folder, rules=RULES):
-        self.app, self.keys, self.folder, self.rules, self.guards = app, Path(keys), Path(folder), rules, {}
+    def __init__(self, app, keys, folder, starters=None, fab=None):
+        """``starters``: by client, how its guard starts apps, where that is not in a thread. ``fab``: the app's FAB."""
+        self.app, self.keys, self.folder, self.guards = app, Path(keys), Path(folder), {}
+        self.starters, self.fab = starters or {}, fab or Fab(hash_str=PACKAGE, content=b"fab")
 
     def __call__(self, message, context):
         client = context.node_config["partition-id"]
         if client not in self.guards:
             own = {"fedcipher-key": str(self.keys / f"client-{client}.key"), "fedcipher-clear": ""}
-            self.guards[client] = Guard(None, own, self.folder / f"guard-{client}", self.rules, self._start)
-        return self.guards[client]._reply_to(task_of(message, context))
+            starter = self.starters.get(client, self._start)
+            self.guards[client] = Guard(None, own, self.folder / f"guard-{client}", RULES, starter)
+        return self.guards[client]._reply_to(task_of(message, context, self.fab))
 
     def _start(self, arguments, environment, folder):
         return AppThread(self.app, Path(arguments[arguments.index("--token-file") + 1]).read_text())
 
 
-def task_of(message, context):
+def task_of(message, context, fab):
     """What a SuperNode hands a guard for ``message``."""
     settings = {name: value for name, value in context.run_config.items() if not name.startswith("fedcipher")}
     received = PullTaskInputResponse(
         context=context_to_proto(context),
-        run=Run(run_id=context.run_id, fab_id="a/b", fab_version="1.0", fab_hash=PACKAGE),
-        fab=Fab(hash_str=PACKAGE, content=b"fab"),
+        run=Run(run_id=context.run_id, fab_id="fedcipher/guarded-app", fab_version="1.0.0", fab_hash=fab.hash_str),
+        fab=fab,
         task_id=1,
     )
     received.context.state.Clear()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import os
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -35,6 +33,7 @@ from fedcipher.federation.messages import Message as FederationMessage
 from fedcipher.foreign_files import parse_json, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted, quoting_log
 from fedcipher.guard.app_api import AppApi, Limits, inner_message
+from fedcipher.guard.app_program import app_arguments, app_environment
 from fedcipher.guard.consent import Consents
 from fedcipher.guard.day_counts import DayCounts
 from fedcipher.guard.log import logged_holder
@@ -56,7 +55,6 @@ _MAX_OUTPUT = 1 << 20
 _REPLY_ROOM = 16 << 20
 _MMAP_THRESHOLD, _LARGE = -3, 1 << 20
 """``M_MMAP_THRESHOLD`` of glibc's ``mallopt``, and bytes of memory that goes back to the system when it is freed."""
-_PROGRAM = "from flwr.supernode.cli import flwr_clientapp; flwr_clientapp()"
 
 
 class AppProcess(Protocol):
@@ -284,7 +282,7 @@ class Guard:
         token = folder / "token"
         write_whole(token, api.token.encode())
         deadline = time.monotonic() + self._rules.app_seconds
-        process = self._start_app(_arguments(token), self._environment(folder), folder)
+        process = self._start_app(app_arguments(token), self._environment(folder), folder)
         try:
             printed = threading.Thread(target=_log_output, args=(process.output,), daemon=True)
             printed.start()
@@ -300,19 +298,7 @@ class Guard:
             process.close()
 
     def _environment(self, folder: Path) -> dict[str, str]:
-        own = {
-            "HOME": str(folder),
-            "FLWR_HOME": str(folder / "flwr"),
-            "PATH": os.defpath,
-            # Otherwise the app's start waits for the network, which it does not have.
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "HF_DATASETS_OFFLINE": "1",
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
-        return {**own, **dict(item.split("=", 1) for item in self._rules.environment)}
+        return {**app_environment(folder), **dict(item.split("=", 1) for item in self._rules.environment)}
 
     def _keep_state(self, path: Path, state: bytes) -> None:
         write_whole(path, state)
@@ -357,14 +343,6 @@ def _return_large_memory() -> None:
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
-
-
-def _arguments(token: Path) -> list[str]:
-    """The command line of an app. ``{port}`` stands for the port that the starter of apps has chosen."""
-    return [
-        *(sys.executable, "-c", _PROGRAM, "--insecure", "--token-file", str(token)),
-        *("--runtime-api-address", "127.0.0.1:{port}"),
-    ]
 
 
 def _content_or_empty(path: Path) -> bytes:
