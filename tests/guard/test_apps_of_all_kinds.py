@@ -397,7 +397,7 @@ def test_a_round_in_which_all_apps_fail_is_named_at_the_runs_end(site):
         return honest(msg, ctxt)
 
     strategy, result, _ = site.train(app, rounds=2, inner=FedAvg(**TRAINS))
-    assert [made.computed_by_nobody for made in strategy.rounds] == [True, False]
+    assert [made.all_apps_failed for made in strategy.rounds] == [True, False]
     assert "1 of 2 sums are of no client, because all apps failed (first in round 1)" in result.outcome.text()
     assert_close(result, mean_of(EXAMPLES))
 

@@ -218,7 +218,7 @@ mount -o remount,bind,ro "$1"
 mount -t tmpfs tmpfs "$2"
 mount -o remount,bind,ro /
 shift 2
-exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+exec setpriv --bounding-set=-all --no-new-privs "$@"
 """
 
 

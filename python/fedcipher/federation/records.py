@@ -140,7 +140,7 @@ class RoundRecord:
         return sum(client.left_out is None for client in self.clients)
 
     @property
-    def computed_by_nobody(self) -> bool:
+    def all_apps_failed(self) -> bool:
         """Whether the round's opened sum shows that the apps of all its clients failed: those of training, if any."""
         return self.counted.get("train_failed" if self.clients else "evaluate_failed", 0.0) == 1.0
 

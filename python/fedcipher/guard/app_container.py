@@ -5,8 +5,8 @@ the guard, and the container ends. The engine starts a fresh one. The app may be
 first process, and it finds no file that it could change for the next container, because all that it can write to lies
 in memory.
 
-What this program checks protects against mistakes of the operator. To the guard it proves nothing, since the guard
-cannot know which program a container runs.
+The checks of this program find mistakes of the operator. To the guard they prove nothing, since the guard cannot know
+which program a container runs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def check_container(folder: Path) -> None:
 
 
 def _status() -> dict[str, str]:
-    """What the kernel says of this process, by name."""
+    """The kernel's account of this process, by name."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 

@@ -23,6 +23,7 @@ from typing import IO
 
 from fedcipher._files import make_private_folder, refusal
 from fedcipher.errors import GuardError
+from fedcipher.foreign_files import read_file
 from fedcipher.guard.policy import AppRules
 
 __all__ = ["API_SOCKET", "WORK_SOCKET", "ContainerApp", "InContainer", "check_folder"]
@@ -32,6 +33,7 @@ _START_SECONDS = 60.0
 """How long a message waits for a container. Its engine starts the next container meanwhile."""
 _END_SECONDS = 30.0
 _POLL_SECONDS = 0.05
+_MAX_TOKEN = 1024
 
 
 class InContainer:
@@ -59,7 +61,7 @@ class InContainer:
         """Hand the message's token to a container. Raises `GuardError` if none comes in time."""
         if self._last is not None:
             self._last.kill()
-        token = Path(arguments[arguments.index("--token-file") + 1]).read_text()
+        token = read_file(Path(arguments[arguments.index("--token-file") + 1]), _MAX_TOKEN).decode()
         peer = self._container()
         with suppress(OSError):
             # If it has gone meanwhile, `ContainerApp.poll` says so.
@@ -119,7 +121,7 @@ class ContainerApp:
 
 
 def _pending(listener: socket.socket) -> list[socket.socket]:
-    """The connections that nobody has accepted yet."""
+    """The connections that the guard has not accepted yet."""
     found: list[socket.socket] = []
     listener.setblocking(False)
     with suppress(OSError):

@@ -1,8 +1,8 @@
 """Refuses the messages that belong to no run, in a form that ends the app of a server without `SecureStrategy`.
 
-Flower's strategies count error replies, go on, and end well without a result. So training is refused with arrays that
-nobody can read. The server's app ends in the first round, with NumPy's error, which quotes the refusal. The form of the
-reply depends on the message alone.
+Flower's strategies count error replies, go on, and end well without a result. So training is refused with
+unreadable arrays. The server's app ends in the first round, with NumPy's error, which quotes the refusal. The form of
+the reply depends on the message alone.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Accepting:
         model.folder.append_evaluation(frame, record.round)
         sums = self._answers_of(record, added, frame)
         if sums is None or (isinstance(sums, Sums) and not sums.counted):
-            # Means of nobody would be zeros.
+            # The means of no client would be zeros.
             return None
         return Summed(added.nodes, sums)
 

@@ -299,7 +299,7 @@ class ServerRun(RunState):
         finished = sum(record.unfinished is None for record in self.rounds)
         if asked > 0 and finished == 0:
             raise StrategyError(f"none of {len(self.rounds)} rounds has an aggregate; the last: {self._last_reason()}")
-        if finished and all(record.computed_by_nobody for record in self.rounds if record.unfinished is None):
+        if finished and all(record.all_apps_failed for record in self.rounds if record.unfinished is None):
             raise StrategyError(
                 f"the apps of all clients failed in all {finished} rounds that have an aggregate, so nothing was "
                 "computed; the clients' logs have the cause"
