@@ -222,7 +222,7 @@ class Guard:
                 with opened as work:
                     opened = session.seal(message, work, self._computed(given, message, work))
             if opened is None:
-                return refuse_without_run(outer, "wrap the server's strategy")
+                return refuse_without_run(outer, message.content, "wrap the server's strategy")
             return Message(record_dict(opened.content), reply_to=outer)
         except (KeyboardInterrupt, SystemExit):
             raise

@@ -84,7 +84,9 @@ def _answer(
             return Message(record_dict(opened.content), reply_to=msg)
         if messages.split_type(message.type) in allowed:
             return _unencrypted(call_next(msg, ctxt))
-        return refuse_without_run(msg, "wrap the server's strategy, or allow the type with make_client_mod")
+        return refuse_without_run(
+            msg, message.content, "wrap the server's strategy, or allow the type with make_client_mod"
+        )
     except (KeyboardInterrupt, SystemExit):
         raise
     # Also a BaseException, such as a panic of native code: no error may be sent with its text.

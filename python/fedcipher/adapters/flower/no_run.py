@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from fedcipher.adapters.flower.records import refuse
 from fedcipher.errors import PlaintextError
+from fedcipher.federation.messages import Arrays, Content
 from fedcipher.federation.refusal import TEXT, reference_of, refusal, unreadable_array
 
 __all__ = ["is_refusal", "refuse_without_run"]
@@ -23,17 +24,20 @@ _OLDER_MODEL = "fitins.parameters"
 """The record of a strategy of ``flwr.server.strategy``, Flower's older API, that holds the model."""
 
 
-def refuse_without_run(msg: Message, remedy: str) -> Message:
-    """The refusal of ``msg``, which belongs to no run of Fedcipher. ``remedy`` is for this client's log."""
+def refuse_without_run(msg: Message, content: Content, remedy: str) -> Message:
+    """The refusal of ``msg``, which belongs to no run of Fedcipher. ``remedy`` is for this client's log.
+
+    ``content`` is what the message brought; ``msg`` itself may be empty by now.
+    """
     kind = msg.metadata.message_type
     error = PlaintextError(f"a message of type {kind!r} without a round of SecureStrategy; {remedy}")
     if kind.partition(".")[0] != "train":
         return refuse(msg, error)
     unreadable = Array(dtype="float32", shape=(0,), stype="numpy.ndarray", data=unreadable_array(refusal(error)))
-    model = next(iter(msg.content.array_records.items()), None)
-    key, names = ("arrays", [_NAME]) if model is None else (model[0], [*model[1]] or [_NAME])
+    models = ((key, list(record)) for key, record in content.items() if isinstance(record, Arrays))
+    key, names = next(models, ("arrays", []))
     # Flower compares the names of all replies before it reads an array. Not a number: no sum counts this client.
-    arrays, weight = ArrayRecord(dict.fromkeys(names, unreadable)), math.nan
+    arrays, weight = ArrayRecord(dict.fromkeys(names or [_NAME], unreadable)), math.nan
     if key == _OLDER_MODEL:
         return Message(_older_reply(arrays, weight), reply_to=msg)
     return Message(RecordDict({key: arrays, "metrics": MetricRecord({"num-examples": weight})}), reply_to=msg)
