@@ -10,7 +10,7 @@ import sys
 from mutants import test_files
 from mutants_python import campaign, python
 
-TESTS = test_files("app_api", "container", "decisions", "consent", "log", "verify")
+TESTS = test_files("app_api", "decisions", "consent", "log", "verify")
 SOURCES = ("python/fedcipher/guard", "python/fedcipher/federation")
 COMMAND = "make mutants-guard"
 
@@ -191,38 +191,6 @@ MUTANTS = (
         "federation/client/session",
         "a query needs no consent",
         "if isinstance(document, bytes) and not self._agreed(digest_of(document), document):",
-        "if False:",
-    ),
-    python(
-        "guard/container",
-        "a second token while a container stays",
-        "            self._last.kill()\n",
-        "            pass\n",
-    ),
-    python(
-        "guard/container", "a connection in another one counts", "for left in _pending(self._api):", "for left in ():"
-    ),
-    python(
-        "guard/container",
-        "connections of the dead get tokens",
-        "ended = [peer for peer in self._waiting if _has_ended(peer)]",
-        "ended = []",
-    ),
-    python(
-        "guard/container",
-        "a folder that others reach",
-        "found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:",
-        "found.st_uid != os.geteuid():",
-    ),
-    python("guard/app_container", "a container with a network", "    if others:\n", "    if False:\n"),
-    python("guard/app_container", "a program that is not the first", "if os.getpid() != 1:", "if False:"),
-    python(
-        "guard/app_container", "capabilities", "if any(int(status[name], 16) for name in", "if not all(True for name in"
-    ),
-    python(
-        "guard/app_container",
-        "a root that an app can write to",
-        "if not os.statvfs(path).f_flag & os.ST_RDONLY:",
         "if False:",
     ),
     python("federation/server/consent", "too few agree", "if len(agreed) < run.setup.minimum:", "if False:"),

@@ -22,7 +22,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 PACKAGE = "f" * 64
-RULES = AppRules(apps=(PACKAGE,), run_settings=("*",), people_agree=False, answer_every=0.0, app_seconds=60.0)
+RULES = AppRules(apps=(PACKAGE,), run_settings=("*",), people_agree=False, answer_every=0.0, app_seconds=600.0)
 
 
 class AppThread:

@@ -136,7 +136,7 @@ def test_a_message_without_a_container_fails_in_time(starter, tmp_path):
     began = time.monotonic()
     with pytest.raises(GuardError, match="no container has asked for work"):
         started(starter, tmp_path, "a")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_what_a_container_puts_in_the_sockets_place_is_not_followed(starter, folder, tmp_path):
@@ -288,9 +288,9 @@ def test_nothing_of_an_app_is_left_when_its_container_says_so(namespaces):
 
 def trained(tmp_path, folder, rounds, mode="honest", targets=""):
     """Rounds of the guarded app, whose client 0 is in a container. Returns strategy, result, and the container."""
-    monkey = pytest.MonkeyPatch()
-    monkey.syspath_prepend(str(TESTS / "e2e" / "guarded_app"))
-    from guarded_app.client_app import app
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TESTS / "e2e" / "guarded_app"))
+        from guarded_app.client_app import app
 
     scheme = fedcipher.scheme("flashe", clients=CLIENTS, codec=Codec(bits=16, clip=2.0))
     made = keys.save(scheme.keygen(CLIENTS), scheme, tmp_path / "keys")
@@ -323,7 +323,13 @@ def update(server_round, partition):
     return np.random.default_rng([7, server_round, partition]).random(1000).astype(np.float32)
 
 
-def test_an_app_in_a_container_trains_as_in_the_clear(namespaces, folder, tmp_path):
+@pytest.fixture
+def slow(monkeypatch):
+    """A busy machine takes its time to start a container."""
+    monkeypatch.setattr(container, "_START_SECONDS", 300.0)
+
+
+def test_an_app_in_a_container_trains_as_in_the_clear(namespaces, slow, folder, tmp_path):
     strategy, result, engine = trained(tmp_path, folder, 2)
     log = (tmp_path / "container.log").read_text()
     want = sum(np.mean([update(n, k) for k in range(CLIENTS)], axis=0) for n in (1, 2))
@@ -333,7 +339,7 @@ def test_an_app_in_a_container_trains_as_in_the_clear(namespaces, folder, tmp_pa
     assert engine.starts >= 2 and "COUNT 1" in log and "COUNT 2" in log, log
 
 
-def test_a_hostile_app_in_a_container_reaches_nothing_and_leaves_nothing(namespaces, folder, tmp_path):
+def test_a_hostile_app_in_a_container_reaches_nothing_and_leaves_nothing(namespaces, slow, folder, tmp_path):
     outside = tmp_path / "outside"
     with socket.create_server(("127.0.0.1", 0)) as server:
         targets = [f"connect=127.0.0.1:{server.getsockname()[1]}", "read=/proc/1/maps", "read=/proc/1/environ"]
