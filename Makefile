@@ -248,7 +248,7 @@ e2e-apps: build ## campaign: run Flower's example apps in the clear and encrypte
 
 # Runs unchanged and hostile client apps on guarded SuperNodes, and kills guards at each step. Takes half an hour.
 e2e-guard: build ## campaign: run unchanged and hostile apps behind guards, and kill guards at each step
-	$(BIN)/python -m pytest -s tests/e2e/e2e_guard.py
+	$(BIN)/python -m pytest -s tests/e2e/e2e_no_run.py tests/e2e/e2e_guard.py
 
 # Runs `oneshot` on a SuperLink, with lost uploads and killed members. Takes minutes.
 e2e-oneshot: build ## campaign: run oneshot on a SuperLink with lost uploads and killed members

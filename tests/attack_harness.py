@@ -15,7 +15,7 @@ from fedcipher import keys
 from fedcipher.adapters.flower import SecureStrategy, client_mod
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.charter import Charter, Settings, arrays_digest
-from fedcipher.federation.refusal import TEXT
+from fedcipher.federation.refusal import CODE, TEXT
 from fedcipher.federation.round_settings import RoundSettings
 from flower_harness import NAMES, LocalGrid, initial, make_app, record, reference_of
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
@@ -56,14 +56,19 @@ def message(content, message_type):
 
 
 def says_nothing(reply):
-    return reply.has_error() and reference_of(reply) is not None
+    return reference_of(reply) is not None
 
 
 def masked(reply):
-    """The reply's bytes as they travel, without its reference and the clock's part."""
-    assert re.fullmatch(re.escape(TEXT) + "[0-9a-f]{8}", reply.error.reason)
+    """The reply's bytes as they travel, without its reference and the clock's part.
+
+    Training without a run has the same text in its arrays, which is decided by the message alone: here it is as the
+    error that every other refusal is.
+    """
+    error = reply.error if reply.has_error() else Error(code=CODE, reason=f"{TEXT}{reference_of(reply)}")
+    assert re.fullmatch(re.escape(TEXT) + "[0-9a-f]{8}", error.reason)
     reply.metadata.created_at = reply.metadata.ttl = 1.0
-    clear = Message(Error(code=reply.error.code, reason=reply.error.reason[:-8]), metadata=reply.metadata)
+    clear = Message(Error(code=error.code, reason=error.reason[:-8]), metadata=reply.metadata)
     return message_to_proto(clear).SerializeToString(deterministic=True)
 
 

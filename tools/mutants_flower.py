@@ -154,6 +154,12 @@ MUTANTS = (
         "federation/refusal", "a refusal says why", "return TEXT + reference", "return TEXT + reference + str(error)"
     ),
     python(
+        "adapters/flower/no_run",
+        "a server without our strategy goes on",
+        'if kind.partition(".")[0] != "train":',
+        "if True:",
+    ),
+    python(
         "adapters/flower/records",
         "a refusal's code says why",
         "Error(code=CODE,",

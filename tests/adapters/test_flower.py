@@ -554,9 +554,10 @@ def test_a_client_without_the_mod_is_refused_loudly(tmp_path, rng, caplog):
 def test_the_mod_refuses_a_server_without_the_wrapper(tmp_path, rng, caplog):
     _, grid, *_ = setup(tmp_path, rng, "bfv")
     inner = FedAvg(min_train_nodes=CLIENTS, min_available_nodes=CLIENTS, min_evaluate_nodes=CLIENTS)
-    inner.start(grid, record(initial()), num_rounds=1)
-    assert len(grid.received) == 2 * CLIENTS and all(reference_of(r) for _, r in grid.received)
-    assert caplog.text.count("PlaintextError") == 2 * CLIENTS and "wrap the server's strategy" in caplog.text
+    with pytest.raises(ValueError, match="wrap its strategy in SecureStrategy"):
+        inner.start(grid, record(initial()), num_rounds=2)
+    assert len(grid.received) == CLIENTS and all(reference_of(r) for _, r in grid.received)
+    assert caplog.text.count("PlaintextError") == CLIENTS and "wrap the server's strategy" in caplog.text
 
 
 def test_every_array_that_leaves_is_a_frame_of_the_scheme(tmp_path, rng):

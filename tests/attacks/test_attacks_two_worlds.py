@@ -34,7 +34,7 @@ from fedcipher.federation.refusal import TEXT
 from fedcipher.federation.round_settings import RoundSettings
 from fedcipher.frame import inspect
 from fedcipher.schemes.base import KernelEncryptor
-from flower_harness import NAMES, LocalGrid, bytes_array, initial, record, wire_record
+from flower_harness import NAMES, LocalGrid, bytes_array, initial, record, reference_of, wire_record
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
@@ -216,6 +216,8 @@ def seen(reply):
     """All that a server gets of a reply but ciphertexts, times, and what is random."""
     if reply.has_error():
         return ("refused", reply.error.code, re.sub(re.escape(TEXT) + "[0-9a-f]{8}", TEXT, reply.error.reason or ""))
+    if reference_of(reply) is not None:
+        return ("refused", [sorted(held) for held in reply.content.values()])
     said = []
     for name, held in reply.content.items():
         if isinstance(held, ArrayRecord):
@@ -242,7 +244,7 @@ def head_of(frame):
 
 def as_sent(reply, ideal):
     """The bytes of a reply as they travel, with zeros for ciphertexts, times and what is random; else for ratios."""
-    if reply.has_error():
+    if reply.has_error() or reference_of(reply) is not None:
         return masked(reply)
     content = RecordDict()
     for name, held in reply.content.items():

@@ -1,4 +1,4 @@
-"""`fedcipher guard run`, `check`, `list`, `approve`, `deny` and `rules`."""
+"""`fedcipher guard run`, `check`, `list`, `approve`, `deny`, `rules` and `app`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ def add_guard(parser: Parser) -> None:
         "Stand between a Flower SuperNode and the apps of runs: an app gets plaintext models behind walls, and only "
         "encrypted frames leave the site. The client app needs no change (Linux, Flower 1.35 and later)."
     )
-    parts = parser.add_subparsers(required=True, metavar="run|check|list|approve|deny|rules", title="commands")
+    parts = parser.add_subparsers(required=True, metavar="run|check|list|approve|deny|rules|app", title="commands")
     run: Parser = parts.add_parser("run", help="take the tasks of a SuperNode")
     check: Parser = parts.add_parser("check", help="try each wall around apps on this machine")
     listed: Parser = parts.add_parser("list", help="show the runs that wait for consent, and earlier decisions")
     approve: Parser = parts.add_parser("approve", help="agree to a run")
     deny: Parser = parts.add_parser("deny", help="refuse a run")
     rules: Parser = parts.add_parser("rules", help="show the rules for apps")
+    app: Parser = parts.add_parser("app", help="in an app's container: run the app of one message")
     _add_run(run)
-    check.example("")
+    _add_socket(check.add_argument_group("container"), "look at this folder instead: apps run in a container")
+    check.example("", "--socket /run/fedcipher-apps")
+    _add_socket(app.add_argument_group("container"), "the folder with the guard's sockets, mounted read-only", True)
+    app.example("--socket /run/fedcipher-apps")
     rules.add_argument_group("file").add_argument(
         "--write", action="store_true", help="write the default rules to the file, as a start"
     )
@@ -48,12 +52,17 @@ def add_guard(parser: Parser) -> None:
         part.add_argument("request", help="the beginning of the request's name in `fedcipher guard list`")
     parser.examples += [*check.examples, *run.examples, *listed.examples, *approve.examples]
     works = ((run, _run), (check, _check), (listed, _list), (approve, _approve), (deny, _deny), (rules, _rules))
+    app.set_defaults(run=_app)
     for part, work in works:
         part.set_defaults(run=work)
 
 
 def _add_folder(group: OptionGroup) -> None:
     group.add_argument("--folder", type=Path, help="the guard's own folder (default: ~/.fedcipher/guard)")
+
+
+def _add_socket(group: OptionGroup, text: str, required: bool = False) -> None:
+    group.add_argument("--socket", type=Path, metavar="FOLDER", required=required, help=text)
 
 
 def _add_run(run: Parser) -> None:
@@ -74,6 +83,7 @@ def _add_run(run: Parser) -> None:
     key.add_argument("--credentials", type=Path, help="with --engine: the folder for TLS")
     guard = run.add_argument_group("guard")
     _add_folder(guard)
+    _add_socket(guard, "apps run in a container without a network, which this folder of sockets is mounted into")
     guard.add_argument("--rules", type=Path, help="file of the rules for apps (default: ~/.fedcipher/guard.json)")
     run.example("--supernode 127.0.0.1:9094 --secret-file guard.secret --key client-0.key")
 
@@ -90,6 +100,7 @@ def _run(options: argparse.Namespace, _: list[str]) -> int:
     require("the guard", "flower", "flwr", "uvicorn")
     from fedcipher._signals import raise_on_termination
     from fedcipher.guard.apps import BehindWalls
+    from fedcipher.guard.container import InContainer
     from fedcipher.guard.policy import load_rules
     from fedcipher.guard.supernode import SuperNode
     from fedcipher.guard.worker import Guard
@@ -98,7 +109,7 @@ def _run(options: argparse.Namespace, _: list[str]) -> int:
     for noisy in ("httpx", "uvicorn", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     rules = load_rules(_rules_path(options))
-    start_app = BehindWalls(rules)
+    start_app = BehindWalls(rules) if options.socket is None else InContainer(options.socket.absolute(), rules)
     supernode = SuperNode(options.supernode, _secret(options.secret_file), _certificates(options.root_certificates))
     try:
         supernode.wait_until_up()
@@ -108,7 +119,8 @@ def _run(options: argparse.Namespace, _: list[str]) -> int:
                 f"and --superexec-auth-secret-file {options.secret_file}"
             )
         guard = Guard(supernode, _own_settings(options), _folder_of(options), rules, start_app)
-        show(f"the guard takes the tasks of {options.supernode}; apps run behind walls")
+        where = "behind walls" if options.socket is None else "in a container, whose engine is the wall"
+        show(f"the guard takes the tasks of {options.supernode}; apps run {where}")
         with raise_on_termination():
             guard.run()
     finally:
@@ -148,10 +160,34 @@ def _secret(path: Path) -> bytes:
         raise ParameterError(f"the secret: {refusal(error, path)}") from error
 
 
-def _check(_: argparse.Namespace, __: list[str]) -> int:
+def _check(options: argparse.Namespace, _: list[str]) -> int:
+    from fedcipher.guard.container import check_folder
     from fedcipher.guard.jail import check
 
-    return check()
+    if options.socket is None:
+        return check()
+    try:
+        check_folder(options.socket)
+    except OSError as error:
+        raise GuardError(f"--socket: {refusal(error, options.socket)}; `fedcipher guard run` makes it") from error
+    show(
+        f"folder     holds   {options.socket} is reached by the guard's user alone",
+        "container  UNKNOWN  nothing that a program in a container says proves anything to the guard. Ask the engine: "
+        "no network, a read-only root, this folder read-only, no capabilities, no other mount but data",
+    )
+    return 0
+
+
+def _app(options: argparse.Namespace, _: list[str]) -> int:
+    require("an app", "flower", "flwr")
+    from fedcipher._signals import raise_on_termination
+    from fedcipher.guard.app_container import serve_one_message
+
+    if sys.platform != "linux":
+        raise GuardError("an app's container is one of Linux")
+    with raise_on_termination():
+        serve_one_message(options.socket.absolute())
+    return 0
 
 
 def _list(options: argparse.Namespace, _: list[str]) -> int:

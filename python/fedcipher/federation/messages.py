@@ -301,7 +301,8 @@ def to_numpy(array: PackedArray) -> Array:
     try:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, fortran, dtype = read[np.lib.format.read_magic(stream)](stream)
-    except (ValueError, KeyError, RecursionError, MemoryError, SyntaxError, TypeError) as error:
+    except Exception as error:
+        # NumPy's readers of headers raise nearly every error, also those of Python's tokenizer.
         raise FrameError("an array's bytes do not begin with a header of NumPy's format") from error
     start = stream.tell()
     if dtype.kind not in _KINDS or any(length < 0 for length in shape):
@@ -310,7 +311,10 @@ def to_numpy(array: PackedArray) -> Array:
     if count * dtype.itemsize != len(array.data) - start:
         raise FrameError(f"an array claims {count} values of type {dtype} and has {len(array.data) - start} bytes")
     values = np.frombuffer(array.data, dtype, count, start) if count else np.zeros(0, dtype)
-    return values.reshape(shape, order="F" if fortran else "C")
+    try:
+        return values.reshape(shape, order="F" if fortran else "C")
+    except ValueError as error:
+        raise FrameError(f"an array has a shape that NumPy does not support: {error}") from error
 
 
 def _packed(values: Array) -> PackedArray:

@@ -93,8 +93,8 @@ class RoundRecord:
     """Number of values of an update."""
     counted: dict[str, float] = field(default_factory=dict[str, float])
     """Means over the clients of their encrypted counters, if the sum was opened: ``train_seconds``,
-    ``evaluate_seconds``, the number of ``clipped``, ``vanished`` and ``saturated`` values, and ``kept``, the share of
-    their updates that coding kept."""
+    ``evaluate_seconds``, the number of ``clipped``, ``vanished`` and ``saturated`` values, ``kept``, the share of their
+    updates that coding kept, and ``train_failed`` and ``evaluate_failed``, the share of clients whose apps failed."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """Metrics by name: ``"train"`` and ``"evaluate"`` as aggregated by the wrapped strategy, and ``"server"`` from
     ``evaluate_fn``."""
@@ -139,6 +139,11 @@ class RoundRecord:
         """Number of updates in the round's sum."""
         return sum(client.left_out is None for client in self.clients)
 
+    @property
+    def all_apps_failed(self) -> bool:
+        """Whether the round's opened sum shows that the apps of all its clients failed: those of training, if any."""
+        return self.counted.get("train_failed" if self.clients else "evaluate_failed", 0.0) == 1.0
+
     def mean(self, phase: str) -> float:
         """Mean of a phase's seconds, bytes or counted values over the accepted updates; 0 if nothing is known."""
         return self.counted[phase] if phase in self.counted else _mean(self.clients, phase)
@@ -162,6 +167,8 @@ def counted_of(sums: Sums, purpose: Purpose) -> dict[str, float]:
             made[f"{purpose}_{kind}" if kind == "seconds" else kind] = held[0] / sums.clients
     if sums.kept is not None:
         made["kept"] = sums.kept
+    if sums.counted < sums.clients:
+        made[f"{purpose}_failed"] = 1 - sums.counted / sums.clients
     return made
 
 

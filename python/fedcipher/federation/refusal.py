@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import re
 import secrets
+import struct
 
 from fedcipher.errors import FedcipherError
 from fedcipher.federation.client.evidence import REFUSAL, Recorder
 from fedcipher.federation.messages import REFUSED, Config, Message
 from fedcipher.foreign_text import quoting_log
 
-__all__ = ["CODE", "TEXT", "reference_of", "refusal", "refused"]
+__all__ = ["CODE", "TEXT", "reference_of", "refusal", "refused", "unreadable_array"]
 
 _log = quoting_log("fedcipher.federation")
 
 CODE = 6
 """Error code of every refusal, for frameworks with codes. Flower's name for it is MOD_FAILED_PRECONDITION."""
-TEXT = "Fedcipher refused this message; the cause is in this client's own log, reference "
+TEXT = (
+    "Fedcipher refused this message. A server without Fedcipher gets no other answer: wrap its strategy in "
+    "SecureStrategy, and ask queries with secure_sum. Otherwise the cause is in this client's own log, reference "
+)
 """Text of every refusal. A reference of eight hexadecimal digits follows it."""
 
 _REFERENCE = re.compile(re.escape(TEXT) + r"([0-9a-f]{8})")
@@ -67,3 +71,9 @@ def reference_of(text: str, code: int = CODE) -> str | None:
     """The reference of a refusal with this ``text`` and ``code``; ``None`` if they are not those of a refusal."""
     found = _REFERENCE.fullmatch(text) if code == CODE else None
     return found[1] if found else None
+
+
+def unreadable_array(text: str) -> bytes:
+    """A file in NumPy's format whose head is ``text``: ``numpy.load`` raises `ValueError`, and the error quotes it."""
+    head = text.encode()
+    return b"\x93NUMPY\x03\x00" + struct.pack("<I", len(head)) + head

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from fedcipher.errors import GuardError
+from fedcipher.guard.app_program import APP_PORT
 from fedcipher.guard.jail import Jail, JailSpec, Limits, python_paths, start, walls
 from fedcipher.guard.policy import AppRules
 
 __all__ = ["BehindWalls"]
 
-_PORT = 9094
-"""The port of the Runtime API inside a jail. Each jail has a network of its own, so all can have the same port."""
 _MIB = 1 << 20
 
 
@@ -37,5 +35,4 @@ class BehindWalls:
 
     def __call__(self, arguments: list[str], environment: Mapping[str, str], folder: Path) -> Jail:
         """Start an app that may write to ``folder`` and reaches the guard's socket, and nothing else."""
-        words = [word.replace("{port}", str(_PORT)) for word in arguments]
-        return start(JailSpec(self._read_only, folder, self._limits), [sys.executable, *words[1:]], environment, _PORT)
+        return start(JailSpec(self._read_only, folder, self._limits), arguments, environment, APP_PORT)

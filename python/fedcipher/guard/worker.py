@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import os
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +21,7 @@ import uvicorn
 from flwr.app import Message, RecordDict
 
 from fedcipher._files import make_private_folder, write_whole
+from fedcipher.adapters.flower.no_run import is_refusal, refuse_without_run
 from fedcipher.adapters.flower.records import message_of, record_dict, refuse, result_of
 from fedcipher.errors import FedcipherError, FrameError, GuardError, PlaintextError
 from fedcipher.federation.app_inputs import digest_of_context
@@ -34,6 +33,7 @@ from fedcipher.federation.messages import Message as FederationMessage
 from fedcipher.foreign_files import parse_json, read_file
 from fedcipher.foreign_text import MAX_LINE, quoted, quoting_log
 from fedcipher.guard.app_api import AppApi, Limits, inner_message
+from fedcipher.guard.app_program import app_arguments, app_environment
 from fedcipher.guard.consent import Consents
 from fedcipher.guard.day_counts import DayCounts
 from fedcipher.guard.log import logged_holder
@@ -55,7 +55,6 @@ _MAX_OUTPUT = 1 << 20
 _REPLY_ROOM = 16 << 20
 _MMAP_THRESHOLD, _LARGE = -3, 1 << 20
 """``M_MMAP_THRESHOLD`` of glibc's ``mallopt``, and bytes of memory that goes back to the system when it is freed."""
-_PROGRAM = "from flwr.supernode.cli import flwr_clientapp; flwr_clientapp()"
 
 
 class AppProcess(Protocol):
@@ -223,7 +222,7 @@ class Guard:
                 with opened as work:
                     opened = session.seal(message, work, self._computed(given, message, work))
             if opened is None:
-                raise PlaintextError(f"a message of type {message.type!r} without a round of SecureStrategy")
+                return refuse_without_run(outer, message.content, "wrap the server's strategy")
             return Message(record_dict(opened.content), reply_to=outer)
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -241,14 +240,16 @@ class Guard:
         try:
             self._count(work)
             reply = self._run_app(given, message, work)
+            seconds = time.perf_counter() - began
+            if reply is None:
+                return AppResult(seconds=seconds, failed="the app ended without a complete reply, or took too long")
+            if is_refusal(reply):
+                return AppResult(seconds=seconds, failed="the app has a client_mod, which has no key here: remove it")
+            return result_of(reply, work, seconds)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             return AppResult.raised(error, time.perf_counter() - began)
-        seconds = time.perf_counter() - began
-        if reply is None:
-            return AppResult(seconds=seconds, failed="the app ended without a complete reply, or took too long")
-        return result_of(reply, work, seconds)
 
     def _count(self, work: Work) -> None:
         """Count the message among the day's. Raises `CharterError` beyond the rules' number."""
@@ -281,7 +282,7 @@ class Guard:
         token = folder / "token"
         write_whole(token, api.token.encode())
         deadline = time.monotonic() + self._rules.app_seconds
-        process = self._start_app(_arguments(token), self._environment(folder), folder)
+        process = self._start_app(app_arguments(token), self._environment(folder), folder)
         try:
             printed = threading.Thread(target=_log_output, args=(process.output,), daemon=True)
             printed.start()
@@ -297,19 +298,7 @@ class Guard:
             process.close()
 
     def _environment(self, folder: Path) -> dict[str, str]:
-        own = {
-            "HOME": str(folder),
-            "FLWR_HOME": str(folder / "flwr"),
-            "PATH": os.defpath,
-            # Otherwise the app's start waits for the network, which it does not have.
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "HF_DATASETS_OFFLINE": "1",
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
-        return {**own, **dict(item.split("=", 1) for item in self._rules.environment)}
+        return {**app_environment(folder), **dict(item.split("=", 1) for item in self._rules.environment)}
 
     def _keep_state(self, path: Path, state: bytes) -> None:
         write_whole(path, state)
@@ -354,14 +343,6 @@ def _return_large_memory() -> None:
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE)
-
-
-def _arguments(token: Path) -> list[str]:
-    """The command line of an app. ``{port}`` stands for the port that the starter of apps has chosen."""
-    return [
-        *(sys.executable, "-c", _PROGRAM, "--insecure", "--token-file", str(token)),
-        *("--runtime-api-address", "127.0.0.1:{port}"),
-    ]
 
 
 def _content_or_empty(path: Path) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message
 
 from fedcipher._arguments import texts
+from fedcipher.adapters.flower.no_run import refuse_without_run
 from fedcipher.adapters.flower.records import content_of, context_of, message_of, record_dict, refuse, result_of
 from fedcipher.errors import PlaintextError
 from fedcipher.federation import messages
@@ -83,9 +84,8 @@ def _answer(
             return Message(record_dict(opened.content), reply_to=msg)
         if messages.split_type(message.type) in allowed:
             return _unencrypted(call_next(msg, ctxt))
-        raise PlaintextError(
-            f"a message of type {message.type!r} without a round of SecureStrategy; wrap the server's "
-            "strategy, or allow the type with make_client_mod"
+        return refuse_without_run(
+            msg, message.content, "wrap the server's strategy, or allow the type with make_client_mod"
         )
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -100,11 +100,11 @@ def _computed(msg: Message, ctxt: Context, call_next: ClientAppCallable, work: W
     began = time.perf_counter()
     try:
         reply: Any = call_next(msg, ctxt)
+        return result_of(reply, work, time.perf_counter() - began)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         return AppResult.raised(error, time.perf_counter() - began)
-    return result_of(reply, work, time.perf_counter() - began)
 
 
 def _unencrypted(reply: object) -> Message:

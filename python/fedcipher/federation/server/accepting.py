@@ -106,7 +106,10 @@ class Accepting:
             model.folder.set_context(added.context)
         model.folder.append_evaluation(frame, record.round)
         sums = self._answers_of(record, added, frame)
-        return None if sums is None else Summed(added.nodes, sums)
+        if sums is None or (isinstance(sums, Sums) and not sums.counted):
+            # The means of no client would be zeros.
+            return None
+        return Summed(added.nodes, sums)
 
     def _sum_replies(
         self, purpose: Purpose, replies: Iterable[Reply], number: int, effect: str, *, keep_frames: bool = False

@@ -83,6 +83,9 @@ def _absent(rounds: Sequence[RoundRecord]) -> Iterator[str]:
 def _imprecise(rounds: Sequence[RoundRecord]) -> Iterator[str]:
     """Sentences about opened sums that differ from the mean, according to the clients' counters."""
     of = f"of {len(rounds)} sums"
+    idle = [made.round for made in rounds if made.all_apps_failed]
+    if idle:
+        yield f"{len(idle)} {of} are of no client, because all apps failed (first in round {idle[0]}); see their logs"
     thin = {made.round: made.counted["kept"] for made in rounds if made.counted.get("kept", 1.0) < MIN_KEPT_SHARE}
     if thin:
         number = min(thin, key=thin.__getitem__)

@@ -293,11 +293,17 @@ class ServerRun(RunState):
     def check_some_finished(self, asked: int, before: int) -> None:
         """Raise `StrategyError` if no round has an aggregate, or no round after the first ``before`` rounds.
 
-        ``asked`` is the number of rounds that were asked for.
+        Also raises it if the opened aggregates show that all apps failed in all rounds. ``asked`` is the number of
+        rounds that were asked for.
         """
         finished = sum(record.unfinished is None for record in self.rounds)
         if asked > 0 and finished == 0:
             raise StrategyError(f"none of {len(self.rounds)} rounds has an aggregate; the last: {self._last_reason()}")
+        if finished and all(record.all_apps_failed for record in self.rounds if record.unfinished is None):
+            raise StrategyError(
+                f"the apps of all clients failed in all {finished} rounds that have an aggregate, so nothing was "
+                "computed; the clients' logs have the cause"
+            )
         ours = self.rounds[before:]
         if before and ours and all(record.unfinished is not None for record in ours):
             raise StrategyError(

@@ -34,7 +34,9 @@ def main(grid: Grid, context: Context) -> None:
     """Run the rounds, and save the model where the server may see it."""
     config = context.run_config
     arrays = ArrayRecord([np.zeros(config["size"], np.float32), np.zeros((3, 5), np.float64)])
-    strategy = FedAvg(min_train_nodes=3, min_evaluate_nodes=3, min_available_nodes=3)
+    strategy = FedAvg(
+        fraction_train=config["fraction-train"], min_train_nodes=3, min_evaluate_nodes=3, min_available_nodes=3
+    )
     if config["protect"]:
         strategy = SecureStrategy(
             strategy,
@@ -42,6 +44,7 @@ def main(grid: Grid, context: Context) -> None:
             out=config["fedcipher-out"] or None,
             opener=config["fedcipher-opener"] or None,
             train_answers=["loss"],
+            evaluate_answers=["mean"],
             consent_timeout=config["consent-timeout"],
             deadline=config["deadline"],
             may_lose=config["may-lose"],
