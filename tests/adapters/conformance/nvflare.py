@@ -1,0 +1,104 @@
+"""NVFlare's adapter: its parts without the framework, and its filters and its controller with it."""
+
+import hashlib
+import threading
+from contextlib import suppress
+
+from conformance import CLIENTS, Adapter
+from fedcipher.adapters.nvflare.link import JobLink, node_of
+from fedcipher.adapters.nvflare.site import MESSAGE, Site
+from fedcipher.federation.client.app_result import AppResult
+from fedcipher.federation.messages import COMMITTEE, REPORT, Message
+from fedcipher.federation.server.run import ServerRun
+from fedcipher.federation.server.setup import RunSetup
+
+SITES = [f"site-{client}" for client in range(CLIENTS)]
+
+
+class Tasks(Adapter):
+    """A site's messages and the server's link over tasks: all of the adapter that knows no framework."""
+
+    name = "nvflare-tasks"
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._sites = {}
+        # Reentrant, because a test tells a site something while the server's task is on its way.
+        self._locks = [threading.RLock() for _ in SITES]
+        self._lost, self._given = set(), {}
+        for client in range(CLIENTS):
+            self.restart(client)
+
+    def restart(self, client):
+        settings = {"fedcipher-key": str(self.cohort.key(client))}
+        self._sites[client] = Site(settings, hashlib.sha256(b"app").digest())
+
+    def tell(self, client, message):
+        found = self.execute(client, self._task_of(message), message.to_bytes())
+        return Message.parse(self.execute(client, MESSAGE, None) if found is None else found)
+
+    @staticmethod
+    def _task_of(message):
+        if {REPORT, COMMITTEE} & set(message.content):
+            return MESSAGE
+        return {"train": "train", "evaluate": "validate"}.get(message.type.partition(".")[0], MESSAGE)
+
+    def execute(self, client, task, raw):
+        """What `DecryptTask`, the app and `EncryptResult` do with a task; None is a return code without a message."""
+        site = self._sites[client]
+        work = None if task == MESSAGE and raw is None else site.open(raw)
+        if task == MESSAGE:
+            return site.reply()
+        if work is None:
+            return None
+        try:
+            arrays, metrics = self.app(client, "train" if work.updates else "evaluate", work.model)
+            result = AppResult([arrays[name] for name in work.names] if work.updates else [], metrics)
+        except Exception as error:
+            result = AppResult.raised(error)
+        return site.reply(result)
+
+    def serve(self, model, rounds, **options):
+        run = self.run = ServerRun(RunSetup(self.cohort.folder, **options))
+        run.begin(list(model), list(model.values()), rounds)
+        link = JobLink(self)
+        try:
+            for index in range(run.done + 1, rounds + 1):
+                run.run_round(index, link, link.wait_for(run.setup.minimum, 30), evaluate=True)
+        finally:
+            run.close()
+        run.check_lost()
+        return run
+
+    # --- the tasks of a job ------------------------------------------------------------------
+
+    def sites(self):
+        return SITES
+
+    def aborted(self):
+        return False
+
+    def ended(self, handle):
+        return handle in self._lost
+
+    def start(self, site, task, raw, seconds, received):
+        handle = object()
+        threading.Thread(target=self._work, args=(handle, SITES.index(site), task, raw, received), daemon=True).start()
+        return handle
+
+    def _work(self, handle, client, task, raw, received):
+        with self._locks[client], suppress(AssertionError):
+            if raw is not None:
+                message = self._given[client] = Message.parse(raw)
+                raw = self.wire.down(self, client, message).to_bytes()
+            found = self.execute(client, task, raw)
+            if found is not None:
+                reply = self.wire.up(self, client, self._given[client], Message.parse(found))
+                if reply is None:
+                    self._lost.add(handle)
+                    return
+                found = reply.to_bytes()
+        received(found)
+
+
+assert len({node_of(name) for name in SITES}) == CLIENTS
