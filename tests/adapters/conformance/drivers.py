@@ -3,6 +3,9 @@
 from importlib import import_module
 
 _DRIVERS = {
+    "flower-mod": "conformance.flower:Mod",
+    "flower-older": "conformance.flower:Older",
+    "flower-guard": "conformance.guarded:Guarded",
     "sockets": "conformance.sockets:Sockets",
     "nvflare-tasks": "conformance.nvflare:Tasks",
     "declearn-rounds": "conformance.declearn:Rounds",
