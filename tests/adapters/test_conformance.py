@@ -5,9 +5,21 @@
 
 import numpy as np
 import pytest
-from conformance import CLIENTS, EXAMPLES, Cohort
+from conformance import CLIENTS, EXAMPLES, Cohort, Wire, asks, copied, is_constant_refusal, settings_in
 from conformance.drivers import NAMES, driver
 from fedcipher.federation.curves import Curves
+from fedcipher.federation.messages import (
+    CONFIG,
+    RECORD,
+    UPDATE,
+    Arrays,
+    Config,
+    aggregate_key,
+    frame_bytes,
+    named,
+    packed_frame,
+    to_numpy,
+)
 
 ROUNDS = 3
 PARAMS = {"oneshot": {"members": 3, "corrupt_clients": 0}}
@@ -144,3 +156,184 @@ def test_arrays_of_every_type_and_shape_come_to_the_mean(under_test, name):
     for key in set(ODD) - set(floats):
         wanted = ODD[key] + 2 * np.mean(step[key], dtype=int).astype(ODD[key].dtype) if key in step else ODD[key]
         assert np.array_equal(found[key], wanted), key
+
+
+# --- lies of the server ------------------------------------------------------------------------
+
+
+class Lies:
+    """What a server has seen of an honest run until the lie: messages to the liar's victim, and frames of all."""
+
+    VICTIM = 1
+
+    def __init__(self):
+        self.messages, self.frames = {}, {}
+
+    def see(self, client, message, reply):
+        settings = settings_in(message)
+        if settings is not None and UPDATE in reply.content.get(RECORD, {}):
+            purpose = message.type.partition(".")[0]
+            self.frames[purpose, settings.index, client] = reply.content[RECORD][UPDATE]
+            if client == self.VICTIM:
+                self.messages[purpose, settings.index] = copied(message)
+
+
+def with_settings(**changes):
+    def lie(message, past):
+        settings = message.content[CONFIG]
+        settings.update({key: change(settings) if callable(change) else change for key, change in changes.items()})
+
+    return lie
+
+
+def without_settings(*names):
+    def lie(message, past):
+        for name in names:
+            del message.content[CONFIG][name]
+
+    return lie
+
+
+def with_model(change):
+    def lie(message, past):
+        message.content[RECORD] = change(message.content[RECORD])
+
+    return lie
+
+
+def with_values(change):
+    return with_model(lambda arrays: named(list(arrays), [change(to_numpy(x)) for x in arrays.values()]))
+
+
+def with_sum(change):
+    """Another frame in place of the newest sum, in a message that brings one sum."""
+
+    def lie(message, past):
+        ((key, frame),) = message.content[RECORD].items()
+        message.content[RECORD] = Arrays({key: packed_frame(change(frame_bytes(frame), past))})
+
+    return lie
+
+
+def of_one_client(frame, past):
+    """The update of one client as if it were a sum: where a sum is an addition, it is the sum of this client alone."""
+    wire_tools = pytest.importorskip("wire_tools", reason="no blake3 here")
+    update = frame_bytes(past.frames["train", 2, 0])
+    return wire_tools.with_tags(wire_tools.with_kind(update, wire_tools.AGGREGATE), frame)
+
+
+def flipped(frame, past=None):
+    middle = len(frame) // 2
+    return frame[:middle] + bytes([frame[middle] ^ 8]) + frame[middle + 1 :]
+
+
+def add(record, content):
+    def lie(message, past):
+        message.content[record] = content
+
+    return lie
+
+
+def remove(record):
+    def lie(message, past):
+        del message.content[record]
+
+    return lie
+
+
+def other_type(message, past):
+    message.type = "train.other"
+
+
+def replay(purpose, index):
+    def lie(message, past):
+        message.content = copied(past.messages[purpose, index]).content
+
+    return lie
+
+
+LIES = {
+    ("train", 1): {
+        "the digest of another charter": with_settings(charter=bytes(32)),
+        "another charter under the same digest": with_settings(
+            document=lambda settings: settings["document"].replace(b'"rounds":', b'"rounds":1')
+        ),
+        "no charter": without_settings("document"),
+        "no settings": remove(CONFIG),
+        "an unknown setting": with_settings(another=1),
+        "a text for a number": with_settings(index="1"),
+        "a number below its range": with_settings(round=-1),
+        "steps that the chain does not have": with_settings(steps=1),
+        "bits that the charter does not name": with_settings(bits=8),
+        "another message type": other_type,
+        "no model": remove(RECORD),
+        "names in another order": with_model(lambda arrays: Arrays(reversed(arrays.items()))),
+        "names of each other's arrays": with_model(lambda a: Arrays(zip(a, reversed(a.values()), strict=True))),
+        "another name": with_model(lambda arrays: Arrays({f"{name}x": x for name, x in arrays.items()})),
+        "fewer arrays": with_model(lambda arrays: Arrays(list(arrays.items())[:1])),
+        "another model": with_values(lambda x: x + np.float32(0.25)),
+        "another type of the model": with_values(lambda x: x.astype(np.float64)),
+        "another shape of the model": with_values(lambda x: x.reshape(-1)),
+        "settings of the app that no charter has": add("config", Config({"lr": 9.0})),
+        "arrays of the app that no charter has": add("more", named(["a"], [np.zeros(3)])),
+    },
+    ("evaluate", 2): {
+        "the sum of another round": with_sum(lambda frame, past: frame_bytes(past.sums[1])),
+        "one client's update for the sum": with_sum(lambda frame, past: frame_bytes(past.frames["train", 2, 0])),
+        "a sum of one client": with_sum(of_one_client),
+        "a damaged sum": with_sum(flipped),
+        "a frame that is none": with_sum(lambda frame, past: bytes(300)),
+        "a sum without its round": without_settings("indices"),
+        "a sum of a step that comes later": with_model(lambda a: Arrays({aggregate_key(3): next(iter(a.values()))})),
+        "a sum of a group without the first": with_model(
+            lambda a: Arrays({aggregate_key(2, 1): next(iter(a.values()))})
+        ),
+        "no sum": with_model(lambda arrays: Arrays()),
+        "another last step": with_settings(last=bytes(32)),
+    },
+    ("train", 3): {
+        "the message of an earlier round": replay("train", 1),
+        "the message of an earlier evaluation": replay("evaluate", 2),
+        "an earlier number": with_settings(round=lambda settings: settings["round"] - 3),
+        "an earlier round": with_settings(index=1),
+    },
+}
+
+
+@every_adapter
+@pytest.mark.parametrize("scheme", ["flashe", "oneshot"])
+def test_a_lie_of_the_server_gets_the_constant_refusal_and_the_run_goes_on(under_test, name, scheme):
+    past, answers, called = Lies(), {}, []
+    past.sums = {}
+
+    def down(adapter, client, message):
+        if client != past.VICTIM:
+            return message
+        for (purpose, index), lies in LIES.items():
+            if asks(message, purpose, index):
+                before = len(adapter.called)
+                for what, lie in lies.items():
+                    told = copied(message)
+                    lie(told, past)
+                    answers[what] = adapter.tell(client, told)
+                called.extend(call[:2] for call in adapter.called[before:] if call[0] == client)
+        if asks(message, "evaluate", 1):
+            (past.sums[1],) = message.content[RECORD].values()
+        return message
+
+    def up(adapter, client, message, reply):
+        past.see(client, message, reply)
+        if client == past.VICTIM and asks(message, "train", 2):
+            # The round's message once more, after its answer; and with another number, as if it were another round's.
+            answers["the same message twice"] = adapter.tell(client, copied(message))
+        return reply
+
+    adapter, first = under_test(name, scheme, wire=Wire(down, up)), first_model()
+    run = adapter.run_rounds(first, ROUNDS)
+    told = {what for lies in LIES.values() for what in lies} | {"the same message twice"}
+    assert set(answers) == told
+    assert [what for what, reply in answers.items() if not is_constant_refusal(reply)] == []
+    assert not called, "an app was called for a lie"
+    assert len({len(reply.to_bytes()) for reply in answers.values() if reply.type == "train"}) == 1
+    assert [record.accepted for record in run.rounds] == [CLIENTS] * ROUNDS
+    assert_close(adapter.cohort.opened(), expected(first, ROUNDS), adapter.cohort.precision(ROUNDS))

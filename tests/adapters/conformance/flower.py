@@ -1,5 +1,8 @@
 """Flower's adapter: `SecureStrategy` over a grid, and clients with the mod, of today's API or of the older one."""
 
+import threading
+from importlib import import_module
+
 import numpy as np
 from conformance import CLIENTS, EXAMPLES, Adapter
 from fedcipher.federation.messages import REFUSED, Config, Message, Reply
@@ -13,6 +16,8 @@ class Mod(Adapter):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
+        # Gives this process the task that Flower's messages name.
+        import_module("flower_harness")
         self._contexts, self._apps = {}, {}
         for client in range(CLIENTS):
             self.restart(client)
@@ -47,7 +52,9 @@ class Mod(Adapter):
                 content[place] = model_record(trained)
             return FlowerMessage(RecordDict(content), reply_to=message)
 
-        made.train()(lambda message, context: answer(message, "train"))
+        for named in ((), ("other",)):
+            # An app may have functions that no charter names.
+            made.train(*named)(lambda message, context: answer(message, "train"))
         made.evaluate()(lambda message, context: answer(message, "evaluate"))
         return made
 
@@ -73,15 +80,41 @@ class Mod(Adapter):
 
     def grid(self):
         """A grid whose nodes are the clients."""
+        return _Grid(self)
+
+
+class _Grid:
+    """Flower's grid. Clients answer at the same time, and a lost reply never comes."""
+
+    run_config = {}
+
+    def __init__(self, driver):
+        self._driver, self._sent, self._replies = driver, 0, {}
+
+    def get_node_ids(self):
+        return [1000 + client for client in range(CLIENTS)]
+
+    def push_messages(self, messages):
+        return [self._push(message) for message in messages]
+
+    def _push(self, message):
+        self._sent += 1
+        name = f"message-{self._sent}"
+        threading.Thread(target=self._answer, args=(name, message), daemon=True).start()
+        return name
+
+    def _answer(self, name, message):
         from fedcipher.adapters.flower.records import message_of
-        from flower_harness import LocalGrid
 
-        def node(message, context):
-            client = message.metadata.dst_node_id - 1000
-            reply = self.carry(client, message_of(message, message.metadata.dst_node_id))
-            return None if reply is None else flowers_reply(reply, message)
+        node = message.metadata.dst_node_id
+        reply = self._driver.carry(node - 1000, message_of(message, node))
+        if reply is not None:
+            made = flowers_reply(reply, message)
+            made.metadata.__dict__.update(_reply_to_message_id=name, _src_node_id=node)
+            self._replies[name] = made
 
-        return LocalGrid(node, CLIENTS, self.cohort.folder)
+    def pull_messages(self, message_ids):
+        return [self._replies.pop(name) for name in list(message_ids) if name in self._replies]
 
 
 class Older(Mod):
@@ -104,7 +137,9 @@ class Older(Mod):
                 _, metrics = driver.app(client, "evaluate", driver.by_name(parameters))
                 return metrics.pop("loss"), metrics.pop(EXAMPLES), metrics
 
-        return numpy_client_app(lambda context: Client())
+        made = numpy_client_app(lambda context: Client())
+        made.train("other")(lambda message, context: self.app(client, "train", {}))
+        return made
 
     def serve(self, model, rounds, **options):
         self._names = list(model)
