@@ -3,23 +3,37 @@
 `tests/adapters/conformance/` has one driver for each adapter. docs/contributor/add-an-adapter.md says how one joins.
 """
 
+import os
+import shutil
+import threading
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from conformance import CLIENTS, EXAMPLES, Cohort, Wire, asks, copied, is_constant_refusal, settings_in
 from conformance.drivers import NAMES, driver
+from fedcipher import keys
 from fedcipher.federation.curves import Curves
 from fedcipher.federation.messages import (
+    COMMITTEE,
     CONFIG,
+    CONTEXT,
     RECORD,
+    REFUSED,
+    REPORT,
     UPDATE,
     Arrays,
     Config,
+    Metrics,
     aggregate_key,
     frame_bytes,
     named,
     packed_frame,
     to_numpy,
 )
+from fedcipher.federation.records import PHASES
+from fedcipher.frame import inspect
+from places import ROOT
 
 ROUNDS = 3
 PARAMS = {"oneshot": {"members": 3, "corrupt_clients": 0}}
@@ -337,3 +351,265 @@ def test_a_lie_of_the_server_gets_the_constant_refusal_and_the_run_goes_on(under
     assert len({len(reply.to_bytes()) for reply in answers.values() if reply.type == "train"}) == 1
     assert [record.accepted for record in run.rounds] == [CLIENTS] * ROUNDS
     assert_close(adapter.cohort.opened(), expected(first, ROUNDS), adapter.cohort.precision(ROUNDS))
+
+
+# --- lies of a client --------------------------------------------------------------------------
+
+
+def with_frame(change):
+    """Another frame in the reply of the client that is the last to answer."""
+
+    def lie(reply, past):
+        frame = frame_bytes(reply.content[RECORD][UPDATE])
+        reply.content[RECORD] = Arrays({UPDATE: packed_frame(change(frame, past))})
+
+    return lie
+
+
+def plaintext(reply, past):
+    """What an app's own answer is, as a client without protection sends it."""
+    arrays, metrics = app(0, "train", first_model())
+    reply.content = {RECORD: named(list(arrays), list(arrays.values())), "metrics": Metrics(metrics)}
+
+
+def text(reply, past):
+    reply.content = {REFUSED: Config({"text": "an error of the client's own"})}
+
+
+FALSE_REPLIES = {
+    "a damaged frame": with_frame(flipped),
+    "a frame that was cut": with_frame(lambda frame, past: frame[:-40]),
+    "a longer frame": with_frame(lambda frame, past: frame + bytes(40)),
+    "bytes that are no frame": with_frame(lambda frame, past: b"4711" * 100),
+    "a frame of another client": with_frame(lambda frame, past: past.first),
+    "a frame of another round": with_frame(lambda frame, past: past.own_before),
+    "a frame of other shapes": with_frame(lambda frame, past: past.thief(frame)),
+    "arrays in the clear": plaintext,
+    "no record of arrays": lambda reply, past: reply.content.pop(RECORD),
+    "nothing": lambda reply, past: reply.content.clear(),
+    "another digest of the app": lambda reply, past: reply.content[CONTEXT].update(digest=bytes(32)),
+    "no digest of the app": lambda reply, past: reply.content.pop(CONTEXT),
+    "an error": text,
+}
+
+
+class Thief:
+    """Makes frames with the key of a client, in a state of its own from before the client's answer."""
+
+    def __init__(self, state, key):
+        self._state, self._key = state, key
+
+    def __call__(self, frame):
+        scheme, key = keys.load_client(self._key)
+        header = inspect(frame)
+        before = os.environ["FEDCIPHER_STATE_DIR"]
+        os.environ["FEDCIPHER_STATE_DIR"] = str(self._state)
+        try:
+            shapes = [np.zeros((3, 4), np.float32), np.zeros(3, np.float32)]
+            return scheme.encryptor(key).encrypt(shapes, round=header.round, model=bytes(32))
+        finally:
+            os.environ["FEDCIPHER_STATE_DIR"] = before
+
+
+@every_adapter
+def test_a_clients_false_reply_is_left_out_and_no_sum_is_wrong(under_test, name, tmp_path):
+    """Each round has one lie, of the client that answers last: all others have worked by then."""
+    lies, answered, told, lock = list(FALSE_REPLIES.values()), {}, {}, threading.Lock()
+    frames = {}
+
+    def up(adapter, client, message, reply):
+        settings = settings_in(message)
+        if settings is None or not asks(message, "train", settings.index):
+            return reply
+        with lock:
+            index, before = settings.index, answered.setdefault(settings.index, [])
+            before.append(client)
+            frames[index, client] = frame_bytes(reply.content[RECORD][UPDATE])
+            if len(before) == CLIENTS and index > 1:
+                told[index] = client
+                past = SimpleNamespace(first=frames[index, before[0]], own_before=frames[index - 1, client])
+                past.thief = Thief(tmp_path / f"thief-{index}", adapter.cohort.key(client))
+                lies[index - 2](reply, past)
+            return reply
+
+    def down(adapter, client, message):
+        settings = settings_in(message)
+        with lock:
+            kept = settings and tmp_path / f"thief-{settings.index}"
+            if kept and asks(message, "train", settings.index) and not kept.exists():
+                shutil.copytree(tmp_path / "state", kept)
+        return message
+
+    adapter, first, rounds = under_test(name, wire=Wire(down, up)), first_model(), len(lies) + 1
+    run = adapter.run_rounds(first, rounds)
+    model = first
+    for record in run.rounds:
+        honest = set(range(CLIENTS)) - {told.get(record.round)}
+        left_out = [client.left_out for client in record.clients if client.left_out]
+        what = list(FALSE_REPLIES)[record.round - 2] if record.round > 1 else "none"
+        assert len(left_out) == (record.round > 1), f"{what}: {left_out}"
+        assert record.unfinished is None and record.accepted == len(honest), what
+        model = expected(model, 1, clients=honest)
+    assert sorted(told) == list(range(2, rounds + 1))
+    assert_close(adapter.cohort.opened(), model, adapter.cohort.precision(rounds))
+
+
+# --- what leaves a client ----------------------------------------------------------------------
+
+SECRET, PATIENT = 4711.625, "patient 4711"
+
+
+def raises(arrays):
+    raise RuntimeError(f"{PATIENT} has diagnosis X")
+
+
+ODD_RESULTS = {
+    "an error": raises,
+    "a metric that no charter names": lambda a: (a, {EXAMPLES: 10, "loss": 1.0, PATIENT: SECRET}),
+    "a text as a metric": lambda a: (a, {EXAMPLES: 10, "loss": 1.0, "note": PATIENT}),
+    "no metrics": lambda a: (a, {}),
+    "a text as the number of examples": lambda a: (a, {EXAMPLES: PATIENT, "loss": 1.0}),
+    "no number as a loss": lambda a: (a, {EXAMPLES: 10, "loss": float("nan")}),
+    "one array more": lambda a: ({**a, PATIENT: np.full(8, SECRET, np.float32)}, {EXAMPLES: 10, "loss": 1.0}),
+    "one array less": lambda a: (dict(list(a.items())[:1]), {EXAMPLES: 10, "loss": 1.0}),
+    "no arrays": lambda a: ({}, {EXAMPLES: 10, "loss": 1.0}),
+    "another shape": lambda a: ({k: np.full((1, *x.shape), SECRET, x.dtype) for k, x in a.items()}, {EXAMPLES: 10}),
+    "another type": lambda a: ({k: np.full(x.shape, SECRET, np.float64) for k, x in a.items()}, {EXAMPLES: 10}),
+    "values that are no numbers": lambda a: ({k: x * np.float32("nan") for k, x in a.items()}, {EXAMPLES: 10}),
+    "nothing": lambda a: None,
+}
+SECRETS = (np.float64(SECRET).tobytes(), 3 * np.float32(SECRET).tobytes(), float(SECRET).hex().encode(), PATIENT.encode())
+LEAVES = {
+    RECORD: {UPDATE},
+    "fedcipher.metrics": PHASES,
+    CONTEXT: {"digest", "unopened", "head"},
+    COMMITTEE: None,
+    REPORT: None,
+}
+
+
+def leaks(reply):
+    """What of the reply may not leave: records, names in them, and the secrets of `ODD_RESULTS`."""
+    surplus = [
+        (name, sorted(record))
+        for name, record in reply.content.items()
+        if name not in LEAVES or (LEAVES[name] is not None and not set(record) <= LEAVES[name])
+    ]
+    raw = reply.to_bytes()
+    # A reader of a committee reports the means of the answers by their names.
+    names = () if REPORT in reply.content else (b"loss", b"diagnosis")
+    return surplus + [secret for secret in (*SECRETS, *names) if secret in raw]
+
+
+@every_adapter
+@pytest.mark.parametrize("scheme", ["flashe", "oneshot"])
+def test_whatever_an_app_does_a_frame_of_one_size_leaves_and_nothing_else(under_test, name, scheme):
+    index_of = {}
+
+    def odd_app(client, purpose, arrays):
+        if client != 1:
+            return app(client, purpose, arrays)
+        index_of[purpose] = index_of.get(purpose, 0) + 1
+        return list(ODD_RESULTS.values())[index_of[purpose] - 1](arrays)
+
+    adapter, rounds = under_test(name, scheme, odd_app), len(ODD_RESULTS)
+    run = adapter.run_rounds(first_model(), rounds)
+    assert index_of == {"train": rounds, "evaluate": rounds}
+    assert [found for _, _, reply in adapter.wire.left for found in leaks(reply)] == []
+    sizes = {}
+    for _, message, reply in adapter.wire.left:
+        settings = settings_in(message)
+        if settings is not None:
+            frame = frame_bytes(reply.content[RECORD][UPDATE])
+            sizes.setdefault((message.type, settings.index), set()).add(len(frame))
+    assert len(sizes) == 2 * rounds and all(len(found) == 1 for found in sizes.values())
+    assert [record.accepted for record in run.rounds] == [CLIENTS] * rounds
+
+
+@every_adapter
+def test_no_plaintext_leaves_in_an_honest_run(under_test, name):
+    def noted(client, purpose, arrays):
+        trained, metrics = app(client, purpose, arrays)
+        private.extend(trained.values())
+        private.extend(trained[k] - x for k, x in arrays.items())
+        return trained, metrics
+
+    private, first = [], first_model()
+    first["weights"] = first["weights"] + np.float32(0.001)
+    adapter = under_test(name, client_app=noted)
+    adapter.run_rounds(first, 2)
+    windows = {x.astype(kind).ravel()[:3].tobytes() for x in private if x.any() for kind in (np.float32, np.float64)}
+    assert len(windows) > CLIENTS
+    for _, _, reply in adapter.wire.left:
+        raw = reply.to_bytes()
+        assert not leaks(reply) and not any(window in raw for window in windows)
+
+
+# --- drop-outs and resume ----------------------------------------------------------------------
+
+
+def able(name, what):
+    """Skip where the driver says that its framework cannot do ``what``."""
+    if what in driver(name).cannot:
+        pytest.skip(f"{name} has no {what}: {' says '.join(driver(name).cannot[what])}")
+
+
+@every_adapter
+@pytest.mark.parametrize("scheme", ["flashe", "oneshot"])
+def test_a_client_that_drops_out_of_a_round_is_left_out_and_comes_back(under_test, name, scheme):
+    able(name, "drop-outs")
+
+    def up(adapter, client, message, reply):
+        return None if client == 1 and asks(message, "train", 2) else reply
+
+    adapter, first = under_test(name, scheme, wire=Wire(up=up)), first_model()
+    run = adapter.run_rounds(first, ROUNDS, quorum=0.6, grace=2.0)
+    assert [record.accepted for record in run.rounds] == [3, 2, 3]
+    assert [bool(client.left_out) for record in run.rounds for client in record.clients].count(True) == 1
+    model = expected(expected(expected(first, 1), 1, clients=(0, 2)), 1)
+    assert_close(adapter.cohort.opened(), model, adapter.cohort.precision(ROUNDS))
+
+
+@every_adapter
+def test_a_client_that_begins_again_goes_on_in_the_run(under_test, name):
+    able(name, "restarts of clients")
+    begun = []
+
+    def down(adapter, client, message):
+        if client == 1 and (asks(message, "train", 2) or asks(message, "evaluate", 2)):
+            adapter.restart(client)
+            begun.append(client)
+        return message
+
+    adapter, first = under_test(name, wire=Wire(down)), first_model()
+    run = adapter.run_rounds(first, ROUNDS)
+    assert len(begun) == 2 and [record.accepted for record in run.rounds] == [CLIENTS] * ROUNDS
+    assert_close(adapter.cohort.opened(), expected(first, ROUNDS), adapter.cohort.precision(ROUNDS))
+
+
+class Killed(KeyboardInterrupt):
+    """Ends a server's process."""
+
+
+@every_adapter
+def test_a_run_goes_on_after_its_server_was_killed(under_test, name):
+    able(name, "resume")
+    adapter, first = under_test(name), first_model()
+
+    def kill(record):
+        if record.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        adapter.run_rounds(first, 4, on_round=kill)
+    ended = adapter.cohort.opened()
+    run = adapter.run_rounds(first, 4, resume=True)
+    assert (run.done, len(run.rounds)) == (2, 4)
+    assert_close(ended, expected(first, 2), adapter.cohort.precision(2))
+    assert_close(adapter.cohort.opened(), expected(first, 4), adapter.cohort.precision(4))
+
+
+@every_adapter
+def test_the_pages_say_what_an_adapter_cannot_do(name):
+    for page, words in driver(name).cannot.values():
+        assert words in (ROOT / page).read_text(encoding="utf-8"), f"{page} does not say {words!r}"

@@ -27,6 +27,7 @@ class Rounds(Adapter):
     params = {"oneshot": {"reveal": "server"}}
     cannot = {
         "drop-outs": ("docs/how-to/declearn.md", "**No drop-outs.**"),
+        "restarts of clients": ("docs/how-to/declearn.md", "A client that goes ends the run"),
         "resume": ("docs/how-to/declearn.md", "| `resume`, `sets_models`, and a server without a mean |"),
     }
 
