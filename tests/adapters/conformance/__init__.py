@@ -5,7 +5,6 @@ through its adapter's own two sides, and calls the app of a test. Between the tw
 alters and loses messages, whatever form the framework gives them.
 """
 
-import importlib.util
 import threading
 
 import fedcipher
@@ -96,9 +95,8 @@ class Adapter:
     """
 
     name = ""
-    needs = ()
-    """Packages without which the driver cannot run, and the command that has them."""
-    command = ""
+    server_of = ""
+    """The driver whose server side this one shares; empty if it has its own."""
     params = {}
     """Parameters of keys that the framework needs, by scheme."""
     cannot = {}
@@ -107,12 +105,6 @@ class Adapter:
     def __init__(self, cohort, app, wire=None):
         self.cohort, self.wire = cohort, wire or Wire()
         self._app, self._lock, self.called = app, threading.Lock(), []
-
-    @classmethod
-    def missing(cls):
-        """Why this driver cannot run here; empty if it can."""
-        absent = [name for name in cls.needs if not _has(name)]
-        return f"no {' and '.join(absent)} here{f': {cls.command} runs this' if cls.command else ''}" if absent else ""
 
     # --- a driver has these ------------------------------------------------------------------
 
@@ -157,13 +149,6 @@ class Adapter:
         finally:
             if self.wire.errors:
                 raise self.wire.errors[0]
-
-
-def _has(name):
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 # --- messages ----------------------------------------------------------------------------------

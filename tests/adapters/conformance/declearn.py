@@ -1,4 +1,4 @@
-"""declearn's adapter: its parts without the framework, and its protected network with it."""
+"""declearn's adapter without declearn: a client's rounds, and the server's link over an event loop."""
 
 import asyncio
 import threading

@@ -12,7 +12,6 @@ class Mod(Adapter):
     """A ClientApp with `client_mod`."""
 
     name = "flower-mod"
-    needs = ("flwr",)
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -121,6 +120,7 @@ class Older(Mod):
     """A NumPyClient, by `numpy_client_app`."""
 
     name = "flower-older"
+    server_of = "flower-mod"
 
     def client_app(self, client):
         from fedcipher.adapters.flower.legacy import numpy_client_app

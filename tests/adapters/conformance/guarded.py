@@ -18,7 +18,7 @@ class Guarded(Mod):
     """A ClientApp without the mod, behind a guard."""
 
     name = "flower-guard"
-    needs = ("flwr.supercore.runtime",)
+    server_of = "flower-mod"
 
     def __init__(self, *arguments):
         self._nodes = {}
@@ -149,6 +149,9 @@ class _App:
             message, context, _, _ = pull_task_input(client)
             push_message(client, self._app(message, context), context)
             push_task_output(client, context, "completed", "")
+        except Exception:
+            # As a process whose app has raised: it ends without a reply.
+            return
         finally:
             client.close()
 

@@ -1,11 +1,10 @@
-"""NVFlare's adapter: its parts without the framework, and its filters and its controller with it."""
+"""NVFlare's adapter without NVFlare: a site's messages, and the server's link over tasks."""
 
 import hashlib
 import threading
-from contextlib import suppress
 
 from conformance import CLIENTS, Adapter
-from fedcipher.adapters.nvflare.link import JobLink, node_of
+from fedcipher.adapters.nvflare.link import JobLink
 from fedcipher.adapters.nvflare.site import MESSAGE, Site
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.messages import COMMITTEE, REPORT, Message
@@ -83,11 +82,13 @@ class Tasks(Adapter):
 
     def start(self, site, task, raw, seconds, received):
         handle = object()
-        threading.Thread(target=self._work, args=(handle, SITES.index(site), task, raw, received), daemon=True).start()
+        work = (lambda: self._lost.add(handle), SITES.index(site), task, raw, received)
+        threading.Thread(target=self.work, args=work, daemon=True).start()
         return handle
 
-    def _work(self, handle, client, task, raw, received):
-        with self._locks[client], suppress(AssertionError):
+    def work(self, lost, client, task, raw, received):
+        """Execute a task of the server, past the wire."""
+        with self._locks[client]:
             if raw is not None:
                 message = self._given[client] = Message.parse(raw)
                 raw = self.wire.down(self, client, message).to_bytes()
@@ -95,10 +96,7 @@ class Tasks(Adapter):
             if found is not None:
                 reply = self.wire.up(self, client, self._given[client], Message.parse(found))
                 if reply is None:
-                    self._lost.add(handle)
+                    lost()
                     return
                 found = reply.to_bytes()
         received(found)
-
-
-assert len({node_of(name) for name in SITES}) == CLIENTS
