@@ -6,6 +6,7 @@
 import os
 import shutil
 import threading
+from dataclasses import replace
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import pytest
 from conformance import CLIENTS, EXAMPLES, Cohort, Wire, asks, copied, is_constant_refusal, settings_in
 from conformance.drivers import NAMES, driver, missing
 from fedcipher import keys
+from fedcipher.federation.charter import Charter
 from fedcipher.federation.curves import Curves
 from fedcipher.federation.messages import (
     COMMITTEE,
@@ -357,6 +359,68 @@ def test_a_lie_of_the_server_gets_the_constant_refusal_and_the_run_goes_on(under
     assert len({len(reply.to_bytes()) for reply in answers.values() if reply.type == "train"}) == 1
     assert [record.accepted for record in run.rounds] == [CLIENTS] * ROUNDS
     assert_close(adapter.cohort.opened(), expected(first, ROUNDS), adapter.cohort.precision(ROUNDS))
+
+
+@every_adapter
+def test_bytes_that_are_no_message_get_the_constant_refusal_and_the_run_goes_on(under_test, name):
+    garbage, answers = [b"", b"4711", bytes(64), b"\xff" * 64], []
+
+    def down(adapter, client, message):
+        if client == Lies.VICTIM and asks(message, "train", 2):
+            cut = message.to_bytes()[:-1]
+            answers.extend(adapter.tell_bytes(client, raw) for raw in [*garbage, cut, message.to_bytes() + b"x"])
+        return message
+
+    adapter, first = under_test(name, wire=Wire(down)), first_model()
+    run = adapter.run_rounds(first, 2)
+    if None in answers:
+        pytest.skip(f"{name} carries records and no bytes")
+    assert len(answers) == len(garbage) + 2 and all(is_constant_refusal(reply) for reply in answers)
+    assert [record.accepted for record in run.rounds] == [CLIENTS] * 2
+
+
+def another_charter(message, past):
+    """A charter that is whole, as another run's."""
+    settings = message.content[CONFIG]
+    other = replace(Charter.named(settings["document"], settings["charter"]), rounds=1000)
+    settings.update(document=other.encode(), charter=other.digest)
+
+
+# A client cannot know these for lies, and its frame says what it was told. One that has taken another charter is in no
+# later sum of the run, because that charter's run may be the later one.
+UNSEEN = {
+    "another charter": ({1: another_charter}, 2, {1, 2}),
+    "other numbers": (
+        {
+            1: with_settings(index=lambda settings: settings["index"] + 1),
+            3: with_settings(round=lambda settings: settings["round"] + 1),
+        },
+        4,
+        {1, 3},
+    ),
+}
+
+
+@every_adapter
+@pytest.mark.parametrize("what", UNSEEN)
+def test_a_client_that_was_told_something_else_than_the_others_is_in_no_sum(under_test, name, what):
+    lies, rounds, apart = UNSEEN[what]
+
+    def down(adapter, client, message):
+        for index, lie in lies.items():
+            if client == Lies.VICTIM and asks(message, "train", index):
+                message = copied(message)
+                lie(message, None)
+        return message
+
+    adapter, first = under_test(name, wire=Wire(down)), first_model()
+    run = adapter.run_rounds(first, rounds)
+    model = first
+    for record in run.rounds:
+        left_out = [client.left_out for client in record.clients if client.left_out]
+        assert len(left_out) == (record.round in apart), f"round {record.round}: {left_out}"
+        model = expected(model, 1, clients=(0, 2) if left_out else range(CLIENTS))
+    assert_close(adapter.cohort.opened(), model, adapter.cohort.precision(rounds))
 
 
 # --- lies of a client --------------------------------------------------------------------------

@@ -119,6 +119,10 @@ class Adapter:
         """Give the adapter's client this message, and return its reply, with `REFUSED` in it where it refuses."""
         raise NotImplementedError
 
+    def tell_bytes(self, client, raw):
+        """Like `tell`, with any bytes. Returns None if the framework carries records and no bytes."""
+        return None
+
     def restart(self, client):
         """The client ends between two messages, and begins again with what it has on disk."""
         raise NotImplementedError

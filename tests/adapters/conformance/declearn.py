@@ -44,7 +44,10 @@ class Rounds(Adapter):
         self._work[client].tell(b"the first request")
 
     def tell(self, client, message):
-        made = self._work[client].receive(message.to_bytes())
+        return self.tell_bytes(client, message.to_bytes())
+
+    def tell_bytes(self, client, raw):
+        made = self._work[client].receive(raw)
         if not isinstance(made, bytes):
             made = self._work[client].seal(partial(self._result, client, made))
         return Message.parse(made)

@@ -32,9 +32,9 @@ class Network(Rounds):
         inner.incoming.append(messaging.InitRequest(model, Optimizer(lrate=0.1), AveragingAggregator(), secagg="fedcipher"))
         asyncio.run(network.recv_message())
 
-    def tell(self, client, message):
+    def tell_bytes(self, client, raw):
         inner, network = self._work[client]
-        inner.incoming.append(RoundQuery(7, message.to_bytes()))
+        inner.incoming.append(RoundQuery(7, raw))
         try:
             received = asyncio.run(network.recv_message())
         except IndexError:

@@ -33,7 +33,10 @@ class Tasks(Adapter):
         self._sites[client] = Site(settings, hashlib.sha256(b"app").digest())
 
     def tell(self, client, message):
-        found = self.execute(client, self._task_of(message), message.to_bytes())
+        return self.tell_bytes(client, message.to_bytes(), self._task_of(message))
+
+    def tell_bytes(self, client, raw, task="train"):
+        found = self.execute(client, task, raw)
         return Message.parse(self.execute(client, MESSAGE, None) if found is None else found)
 
     @staticmethod

@@ -38,7 +38,10 @@ class Sockets(Adapter):
         page._receive(self._clients[client])
 
     def tell(self, client, message):
-        page._send(self._clients[client], 7, message.to_bytes())
+        return self.tell_bytes(client, message.to_bytes())
+
+    def tell_bytes(self, client, raw):
+        page._send(self._clients[client], 7, raw)
         return Message.parse(page._receive(self._clients[client])[1])
 
     def serve(self, model, rounds, **options):
