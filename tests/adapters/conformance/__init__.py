@@ -6,6 +6,7 @@ alters and loses messages, whatever form the framework gives them.
 """
 
 import threading
+from typing import ClassVar
 
 import fedcipher
 import numpy as np
@@ -31,7 +32,8 @@ class Cohort:
         self.scheme = fedcipher.scheme(scheme, clients=CLIENTS, codec=codec, max_weight=max(largest, 1), **params)
         self.parties = CLIENTS + (self.scheme.committee is None)
         unit = {"examples_per_weight": 1.0} if largest else {}
-        self.folder, self.largest = keys.save(self.scheme.keygen(self.parties), self.scheme, folder / "keys", **unit), largest
+        self.folder = keys.save(self.scheme.keygen(self.parties), self.scheme, folder / "keys", **unit)
+        self.largest = largest
         self.out = folder / "run"
 
     def key(self, client):
@@ -47,16 +49,17 @@ class Cohort:
         return open_run(self.out, self.key(0))
 
     def precision(self, rounds, weights=(1,) * CLIENTS):
-        """The farthest that a value in [-1, 1] is from the mean in the clear after ``rounds``.
+        """The farthest that a value in [-1, 1] is from the mean in the clear after ``rounds`` of apps that halve it.
 
         Each client's change is rounded to the nearest step of its range, so that it is off by half a step. The change
-        is first scaled by the client's share of the largest weight, by which the sum is divided again.
+        is first scaled by the client's share of the largest weight, by which the sum is divided again. A round whose
+        apps go half the way to a goal also halves what earlier rounds were off.
         """
         half_step = CLIP / self.scheme.levels.of(BITS)
         shares = np.asarray(weights) / max(self.largest, 1)
         # Model and change are float32, each within 2 of zero.
         floats = 4 * float(np.finfo(np.float32).eps)
-        return rounds * (half_step * len(shares) / float(shares.sum()) + floats)
+        return (2 - 2.0 ** (1 - rounds)) * (half_step * len(shares) / float(shares.sum()) + floats)
 
 
 class Wire:
@@ -97,9 +100,9 @@ class Adapter:
     name = ""
     server_of = ""
     """The driver whose server side this one shares; empty if it has its own."""
-    params = {}
+    params: ClassVar = {}
     """Parameters of keys that the framework needs, by scheme."""
-    cannot = {}
+    cannot: ClassVar = {}
     """What the framework cannot do: the property's name, and the page and words that say so to users."""
 
     def __init__(self, cohort, app, wire=None):

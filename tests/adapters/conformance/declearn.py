@@ -3,15 +3,24 @@
 import asyncio
 import threading
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
-from conformance import CLIENTS, EXAMPLES, Adapter
-from fedcipher.adapters.declearn.round_work import RECORD, RoundWork, evaluated, request_record, request_settings, trained
+from fedcipher.adapters.declearn.round_work import (
+    RECORD,
+    RoundWork,
+    evaluated,
+    request_record,
+    request_settings,
+    trained,
+)
 from fedcipher.federation.client.key_holder import key_holder_of
 from fedcipher.federation.messages import Message
 from fedcipher.federation.server.loop_link import LoopLink
 from fedcipher.federation.server.run import ServerRun
 from fedcipher.federation.server.setup import Plan, RunSetup
+
+from conformance import CLIENTS, EXAMPLES, Adapter
 
 FIELDS = {
     "train": {"batches": {"batch_size": 8}, "n_epoch": 1, "n_steps": None, "timeout": None},
@@ -24,8 +33,8 @@ class Rounds(Adapter):
 
     name = "declearn-rounds"
     # declearn's server applies each mean itself.
-    params = {"oneshot": {"reveal": "server"}}
-    cannot = {
+    params: ClassVar = {"oneshot": {"reveal": "server"}}
+    cannot: ClassVar = {
         "drop-outs": ("docs/how-to/declearn.md", "**No drop-outs.**"),
         "restarts of clients": ("docs/how-to/declearn.md", "A client that goes ends the run"),
         "resume": ("docs/how-to/declearn.md", "| `resume`, `sets_models`, and a server without a mean |"),

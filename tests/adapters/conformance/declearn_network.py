@@ -4,8 +4,6 @@ import asyncio
 import logging
 
 import numpy as np
-from conformance import EXAMPLES
-from conformance.declearn import Rounds, weighted_change
 from declearn import messaging
 from declearn.aggregator import AveragingAggregator, ModelUpdates
 from declearn.metrics._mean import MeanState
@@ -15,6 +13,9 @@ from declearn.secagg.messaging import SecaggEvaluationReply, SecaggTrainReply
 from fedcipher.adapters.declearn import SecaggClient
 from fedcipher.adapters.declearn.wire import Collector, RoundQuery, RoundReply
 from fedcipher.federation.messages import Message
+
+from conformance import EXAMPLES
+from conformance.declearn import Rounds, weighted_change
 
 
 class Network(Rounds):
@@ -29,7 +30,9 @@ class Network(Rounds):
         self._work[client] = inner, network
         model = SklearnSGDModel.from_parameters("classifier")
         model.initialize({"features_shape": (3,), "classes": [0, 1]})
-        inner.incoming.append(messaging.InitRequest(model, Optimizer(lrate=0.1), AveragingAggregator(), secagg="fedcipher"))
+        inner.incoming.append(
+            messaging.InitRequest(model, Optimizer(lrate=0.1), AveragingAggregator(), secagg="fedcipher")
+        )
         asyncio.run(network.recv_message())
 
     def tell_bytes(self, client, raw):
@@ -53,7 +56,9 @@ class Network(Rounds):
             if isinstance(request, messaging.EvaluationRequest):
                 _, metrics = self.app(client, "evaluate", before)
                 weight = metrics[EXAMPLES]
-                states = {name: MeanState(value * weight, weight) for name, value in metrics.items() if name != EXAMPLES}
+                states = {
+                    name: MeanState(value * weight, weight) for name, value in metrics.items() if name != EXAMPLES
+                }
                 reply = messaging.EvaluationReply(metrics["loss"], 1, 0.1, states)
                 return SecaggEvaluationReply.from_cleartext_message(reply, Collector())
             arrays, metrics = self.app(client, "train", before)

@@ -24,7 +24,9 @@ def missing(name):
         here = not needed or find_spec(needed) is not None
     except ModuleNotFoundError:
         here = False
-    return "" if here else f"no {needed} here; `make e2e-nvflare` and `make e2e-declearn` have environments of their own"
+    return (
+        "" if here else f"no {needed} here; `make e2e-nvflare` and `make e2e-declearn` have environments of their own"
+    )
 
 
 def driver(name):

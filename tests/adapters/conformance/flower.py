@@ -4,8 +4,9 @@ import threading
 from importlib import import_module
 
 import numpy as np
-from conformance import CLIENTS, EXAMPLES, Adapter
 from fedcipher.federation.messages import REFUSED, Config, Message, Reply
+
+from conformance import CLIENTS, EXAMPLES, Adapter
 
 
 class Mod(Adapter):
@@ -85,9 +86,8 @@ class Mod(Adapter):
 class _Grid:
     """Flower's grid. Clients answer at the same time, and a lost reply never comes."""
 
-    run_config = {}
-
     def __init__(self, driver):
+        self.run_config = {}
         self._driver, self._sent, self._replies = driver, 0, {}
 
     def get_node_ids(self):

@@ -1,13 +1,12 @@
 """The guard: its own loop over a SuperNode's tasks, and an app that has the guard's socket and nothing else."""
 
 import hashlib
+import io
 import queue
 import socket
-import tempfile
 import threading
 from contextlib import nullcontext
 from pathlib import Path
-
 
 from conformance.flower import Mod, federations, flowers
 
@@ -133,7 +132,7 @@ class _App:
     def __init__(self, app, arguments, environment, folder):
         self._app = app
         self._token = Path(arguments[arguments.index("--token-file") + 1]).read_text()
-        self.listener, self.output = socket.create_server(("127.0.0.1", 0)), tempfile.TemporaryFile()
+        self.listener, self.output = socket.create_server(("127.0.0.1", 0)), io.BytesIO()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -142,7 +141,10 @@ class _App:
         from flwr.supercore.runtime import RuntimeHttpClient
         from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-        calls = [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), RuntimeTokenHttpInterceptor(self._token)]
+        calls = [
+            RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
+            RuntimeTokenHttpInterceptor(self._token),
+        ]
         address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         client = RuntimeHttpClient.from_server_address(address, True, None, calls)
         try:
@@ -164,5 +166,3 @@ class _App:
     def close(self):
         self.listener.close()
         self.output.close()
-
-

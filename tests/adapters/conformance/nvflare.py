@@ -3,13 +3,14 @@
 import hashlib
 import threading
 
-from conformance import CLIENTS, Adapter
 from fedcipher.adapters.nvflare.link import JobLink
 from fedcipher.adapters.nvflare.site import MESSAGE, Site
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.messages import COMMITTEE, REPORT, Message
 from fedcipher.federation.server.run import ServerRun
 from fedcipher.federation.server.setup import RunSetup
+
+from conformance import CLIENTS, Adapter
 
 SITES = [f"site-{client}" for client in range(CLIENTS)]
 
@@ -55,9 +56,10 @@ class Tasks(Adapter):
             return None
         try:
             arrays, metrics = self.app(client, "train" if work.updates else "evaluate", work.model)
-            result = AppResult([arrays[name] for name in work.names] if work.updates else [], metrics)
-        except Exception as error:
-            result = AppResult.raised(error)
+            result = AppResult([arrays[name] for name in arrays] if work.updates else [], metrics)
+        except Exception:
+            # NVFlare's executor has raised, and no filter is called. The server asks for the reply by a second task.
+            return None
         return site.reply(result)
 
     def serve(self, model, rounds, **options):

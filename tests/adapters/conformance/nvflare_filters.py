@@ -5,8 +5,6 @@ import threading
 from types import SimpleNamespace
 
 import numpy as np
-from conformance import EXAMPLES
-from conformance.nvflare import SITES, Tasks
 from fedcipher.adapters.nvflare import site as site_module
 from fedcipher.adapters.nvflare.filters import DecryptTask, EncryptResult, NoAppExecutor
 from fedcipher.adapters.nvflare.server import SecureFedAvg
@@ -17,6 +15,9 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+from conformance import EXAMPLES
+from conformance.nvflare import SITES, Tasks
 
 
 class Filters(Tasks):
@@ -44,7 +45,11 @@ class Filters(Tasks):
         except PlaintextError:
             # NVFlare answers with a return code.
             return None
-        made = NoAppExecutor().execute(task, shown, context, None) if task == MESSAGE else self._result(client, task, shown)
+        made = (
+            NoAppExecutor().execute(task, shown, context, None)
+            if task == MESSAGE
+            else self._result(client, task, shown)
+        )
         sent = EncryptResult().process(made, context)
         if set(sent) != {MESSAGE, "__headers__"} or sent["__headers__"]:
             self.wire.errors.append(AssertionError(f"beside the message there leave {sorted(sent)}"))
@@ -130,5 +135,3 @@ class _Controller(SecureFedAvg):
 
     def system_panic(self, reason, fl_ctx):
         raise StrategyError(reason)
-
-

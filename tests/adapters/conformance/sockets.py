@@ -4,10 +4,11 @@ import socket
 import threading
 
 import page_code
-from conformance import CLIENTS, Adapter
 from fedcipher.federation.messages import Message
 from fedcipher.federation.server.run import ServerRun
 from fedcipher.federation.server.setup import RunSetup
+
+from conformance import CLIENTS, Adapter
 
 page = page_code.module(page_code.ADAPTER, "socket_adapter")
 
