@@ -607,6 +607,21 @@ def test_whatever_an_app_does_a_frame_of_one_size_leaves_and_nothing_else(under_
 
 
 @every_adapter
+def test_an_app_that_raises_counts_nothing_in_its_round(under_test, name):
+    def failing_app(client, purpose, arrays):
+        begins = client not in begun
+        begun.add(client)
+        return raises(arrays) if begins and client == 1 else app(client, purpose, arrays)
+
+    begun, first = set(), first_model()
+    adapter = under_test(name, client_app=failing_app)
+    run = adapter.run_rounds(first, 2)
+    assert [record.accepted for record in run.rounds] == [CLIENTS] * 2
+    model = expected(expected(first, 1, clients=(0, 2)), 1)
+    assert_close(adapter.cohort.opened(), model, adapter.cohort.precision(2))
+
+
+@every_adapter
 def test_no_plaintext_leaves_in_an_honest_run(under_test, name):
     def noted(client, purpose, arrays):
         trained, metrics = app(client, purpose, arrays)
