@@ -261,6 +261,7 @@ e2e-declearn: build ## campaign: run a federation of declearn in the clear and e
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(DECLEARN)
 	$(BIN)/uv pip install --quiet --python $(DECLEARN)/bin/python -r pyproject.toml --extra declearn pytest
 	PYTHONPATH=python $(DECLEARN)/bin/python -m pytest tests/adapters/test_declearn.py
+	PYTHONPATH=python $(DECLEARN)/bin/python -m pytest tests/adapters/test_conformance.py -k declearn
 	FEDCIPHER_DECLEARN_PYTHON=$(DECLEARN)/bin/python $(BIN)/python -m pytest tests/e2e/e2e_declearn.py
 
 # Runs NVFlare's server and sites as processes, and kills some of them. NVFlare has an environment of its own, because its
@@ -269,6 +270,7 @@ e2e-declearn: build ## campaign: run a federation of declearn in the clear and e
 NVFLARE := target/nvflare
 e2e-nvflare: build $(NVFLARE)/.installed ## campaign: run NVFlare jobs in the clear and encrypted, and compare the models
 	PYTHONPATH=tests $(NVFLARE)/bin/python -m pytest -p no:cacheprovider --noconftest tests/adapters/test_nvflare_filters.py
+	$(NVFLARE)/bin/python -m pytest -p no:cacheprovider tests/adapters/test_conformance.py -k nvflare
 	$(BIN)/python -m pytest -s tests/e2e/e2e_nvflare.py
 
 $(NVFLARE)/.installed: pyproject.toml | $(BIN)/uv

@@ -124,34 +124,6 @@ def test_rounds_make_the_mean_of_all_clients_and_their_loss(federation):
     assert all(r.fields == FIELDS[r.purpose] for r in run.seen)
 
 
-def test_clients_count_their_steps_where_the_keys_have_weights(federation):
-    def app(client, work, request):
-        weight, model = client + 1, zip(NAMES, request.arrays.values(), target(client), strict=True)
-        return trained(work, {name: (x - y) * weight for name, x, y in model}, weight)
-
-    summed = federation(app=app, examples_per_weight=3.0).train(1)
-    assert np.abs(summed.model[0] - 14 / 6).max() < 1e-3, "1, 2 and 3, each as often as it says"
-
-
-def test_the_second_rounds_app_gets_the_model_that_the_client_has_computed(federation):
-    run = federation()
-    model = run.train(1).model
-    run.train(2)
-    for name, values in zip(NAMES, model, strict=True):
-        assert np.array_equal(run.seen[-1].arrays[name], values)
-
-
-def test_a_failing_app_gives_a_frame_that_counts_nothing(federation):
-    def app(client, work, request):
-        if client == 2:
-            raise RuntimeError("patient 4711")
-        return app_of(client, work, request)
-
-    summed = federation(app=app).train(1)
-    assert len(summed.nodes) == CLIENTS
-    assert np.abs(summed.model[0] - 1.5).max() < 1e-3, "the mean of 1 and 2"
-
-
 def test_clients_that_were_told_other_models_do_not_sum(federation):
     run = federation(told=lambda client: b"model" if client else b"another")
     assert run.train(1).nodes == [1, 2]

@@ -54,6 +54,22 @@ class AppResult:
         _log.traceback("traceback of the app", error)
         return cls(seconds=seconds, failed=f"{type(error).__name__}: {quoted(error, MAX_LINE)}")
 
+    def fitting(self, names: Sequence[str], like: Sequence[Array], *, updates: bool) -> AppResult:
+        """This result, or a failed one if it has metrics without names, or arrays of other shapes than ``like``.
+
+        An adapter passes on what an app returns, so arrays and metrics can be of any type. The arrays count only if
+        the message ``updates`` a model.
+        """
+        given: Any = self.metrics
+        try:
+            if not isinstance(given, Mapping):
+                raise LayoutError(f"the metrics are of type {type(given).__name__}; return numbers by name")
+            if updates:
+                _check_shapes(self.arrays, names, like)
+        except LayoutError as error:
+            return AppResult(seconds=self.seconds, failed=str(error))
+        return self
+
     @classmethod
     def of(
         cls, content: Content, names: Sequence[str], like: Sequence[Array], *, updates: bool, seconds: float
@@ -86,14 +102,23 @@ def _arrays(records: list[Arrays], names: Sequence[str], like: Sequence[Array]) 
     if sorted(records[0]) != sorted(names):
         raise LayoutError(f"the reply has the arrays {list(records[0])}, expected {list(names)}")
     arrays = [to_numpy(records[0][name]) for name in names]
+    _check_shapes(arrays, names, like)
+    return arrays
+
+
+def _check_shapes(arrays: Sequence[object], names: Sequence[str], like: Sequence[Array]) -> None:
+    """Raise `LayoutError` if ``arrays`` are not arrays of numbers with the shapes of ``like``."""
+    if len(arrays) != len(names):
+        raise LayoutError(f"the reply has {len(arrays)} arrays for the {len(names)} arrays of the model")
     for name, made, given in zip(names, arrays, like, strict=True):
+        if not isinstance(made, (np.ndarray, np.generic)) or made.dtype.kind not in "biuf":
+            raise LayoutError(f"the reply's array {name!r} is not a NumPy array of numbers")
         # NumPy would broadcast a single number to a whole array.
         if made.shape != given.shape:
             raise LayoutError(
                 f"the reply's array {name!r} has the shape {made.shape}, but the model's has {given.shape}: return "
                 "each array in its original shape"
             )
-    return arrays
 
 
 def _metric_numbers(metric: Any) -> Any:

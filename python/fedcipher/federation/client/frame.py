@@ -139,8 +139,14 @@ class RoundFrame:
         numbers = numbers_of(result.metrics.get(self._charter.weighted_by))
         return numbers[0] if numbers else 0.0
 
-    def with_valid_weight(self, result: AppResult) -> AppResult:
-        """Return ``result``, or a failed one if its number of examples is negative or NaN and so gives no weight."""
+    def valid(self, result: AppResult) -> AppResult:
+        """Return ``result``, or a failed one if its arrays do not fit the model, or its examples give no weight.
+
+        A number of examples that is negative or NaN gives no weight.
+        """
+        if not result.failed:
+            model = self._model
+            result = result.fitting(model.charter.names, model.arrays, updates=self._purpose == "train")
         examples = self._examples(result)
         if self._lanes is None or result.failed or examples >= 0:
             return result

@@ -216,7 +216,7 @@ class _RoundMessage:
 
     def finish(self, result: AppResult) -> Content:
         """The reply with the result that the app has just computed."""
-        result = self._frame.with_valid_weight(result)
+        result = self._frame.valid(result)
         self._frame.warn(result)
         return self.encrypted(result)
 
