@@ -30,6 +30,7 @@ TESTS = test_files(
     "ranges",
     "coding",
     "waiting",
+    "codec",
     "attacks_liars",
     "coordinator",
     "weights",

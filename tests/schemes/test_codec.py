@@ -90,6 +90,18 @@ def test_auto_ranges_follow_the_public_reference(rng):
     assert [t[2] for t in Codec(target="delta").layout([np.zeros(2, np.float32)]).tensors] == [1.0]
 
 
+def test_no_reference_makes_a_range_smaller_than_its_floor():
+    """A small range would cut each update to what a server chooses."""
+    small = [np.full(4, 1e-30, np.float32)]
+    for codec, floor in (
+        (Codec(bits=8, margin=2.0, floor=0.25, target="weights"), 0.25),
+        (Codec(bits=8, target="weights"), 0.25),
+        (Codec(bits=16, target="weights"), 1.0),
+    ):
+        ((_, _, alpha, _),) = codec.layout([np.zeros(4, np.float32)], small).tensors
+        assert alpha == floor
+
+
 def test_aciq_minimises_the_error_it_claims_to(rng):
     x = rng.normal(0, 1, 200_000)
     for bits in (4, 6, 8):
