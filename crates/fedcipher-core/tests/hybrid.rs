@@ -248,22 +248,33 @@ fn bad_input_is_refused_before_the_work_starts() {
     crippled.public.truncate(3 * 32 + 1000);
     assert!(scheme(4, PRIMES[0], 4, 2).aggregator(&crippled, None).is_err());
 
-    // Damaged and hostile aggregates: errors, no panic, no wrong sum.
+    // Damaged and hostile aggregates: errors, no panic, no wrong sum. Bytes that are not of a coefficient get many values:
+    // lengths, the numbers of forms, degrees and levels. They stand before both elements, and at the end.
     let aggregate = add(&s, &keys, &[first]).unwrap();
     let parsed = wire::parse(&aggregate).unwrap();
-    let decryptor = s.decryptor(&keys.clients[2], None).unwrap();
+    // A new decryptor for each try, because a forgery closes a decryptor.
+    let open = |payload: &[u8]| {
+        let decryptor = s.decryptor(&keys.clients[2], None).unwrap();
+        decryptor.decrypt(&parsed.header.frame(payload), &Expect::default(), Sums::default())
+    };
+    assert!(open(parsed.payload).is_ok());
     let mut rng = StdRng::seed_from_u64(3);
-    for _ in 0..20 {
+    let (length, element) = (parsed.payload.len(), 8 + (parsed.payload.len() - 8 - 2) / 2);
+    let heads = (0..24).chain(element..element + 16).chain(length - 2..length);
+    let flips = heads.flat_map(|at| (1..16).chain([16, 32, 64, 128]).map(move |flip| (at, flip)));
+    let anywhere: Vec<(usize, u8)> = (0..20).map(|_| (rng.random_range(24..2000), rng.random_range(1..=255))).collect();
+    for (at, flip) in flips.chain(anywhere) {
         let mut payload = parsed.payload.to_vec();
-        let at = rng.random_range(0..payload.len().min(2000));
-        payload[at] ^= rng.random_range(1..=255u8);
+        payload[at] ^= flip;
         // A flip in the lowest bits is noise and changes nothing; any other must be noticed.
-        let opened = decryptor.decrypt(&parsed.header.frame(&payload), &Expect::default(), Sums::default());
-        if let Ok(opened) = opened {
+        if let Ok(opened) = open(&payload) {
             assert_eq!(opened.values().0, expected(s.values().levels, &layout, &[client(0)]));
         }
+    }
+    for _ in 0..20 {
+        let payload = parsed.payload;
         let cut = rng.random_range(0..payload.len());
-        assert!(decryptor.decrypt(&parsed.header.frame(&payload[..cut]), &Expect::default(), Sums::default()).is_err());
+        assert!(open(&payload[..cut]).is_err());
     }
 }
 

@@ -48,7 +48,7 @@ impl DecryptKernel for PastaDecryptor {
         for _ in 0..count {
             let length = r.length()?;
             let bytes = r.bytes(length)?;
-            let bytes = alone("aggregate", bytes, c.moduli.len() - c.final_primes())?;
+            let bytes = alone("aggregate", bytes, c.moduli.len() - c.final_primes(), c.degree)?;
             let ciphertext = parsed("aggregate", || Ciphertext::from_bytes(&bytes, par))?;
             let [row0, row1] = c.decrypt(&ciphertext, &secret)?;
             sums.extend_from_slice(&row0);

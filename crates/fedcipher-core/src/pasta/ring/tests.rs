@@ -229,7 +229,7 @@ fn damaged_bytes_are_errors() {
         (&secret[..], Box::new(|bytes| wire::check_secret(bytes, DEGREE).is_ok())),
     ];
     let low = world.ring.ciphertext_bytes(&ring.lower(ring.ciphertext("test", &ciphertext, ring.top()).unwrap(), 1));
-    reading.push((&low[..], Box::new(|bytes| wire::alone("test", bytes, 7).is_ok())));
+    reading.push((&low[..], Box::new(|bytes| wire::alone("test", bytes, 7, DEGREE).is_ok())));
     let mut rng = StdRng::seed_from_u64(1);
     for (k, (bytes, read)) in reading.iter().enumerate() {
         assert!(read(bytes), "{k}");

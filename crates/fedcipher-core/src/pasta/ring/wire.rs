@@ -104,8 +104,8 @@ fn expanded(primes: &[&Prime], degree: usize, seed: Seed) -> Rows {
     primes.iter().map(|p| p.modulus().random_vec(degree, &mut rng).into()).collect()
 }
 
-/// Reads an element modulo `primes`, and transforms it.
-fn element(what: &str, bytes: &[u8], primes: &[&Prime], degree: usize, form: u64) -> Result<Rows> {
+/// The coefficients of an element as packed bytes. Fails unless the element names `form` and `degree`.
+fn packed<'a>(what: &str, bytes: &'a [u8], degree: usize, form: u64) -> Result<&'a [u8]> {
     let (mut is, mut length, mut packed): (_, _, &[u8]) = (0, 0, &[]);
     for (field, value) in fields(what, bytes)? {
         match field {
@@ -117,8 +117,14 @@ fn element(what: &str, bytes: &[u8], primes: &[&Prime], degree: usize, form: u64
             _ => return Err(malformed(what)),
         }
     }
+    if is == form && length == degree as u64 { Ok(packed) } else { Err(malformed(what)) }
+}
+
+/// Reads an element modulo `primes`, and transforms it.
+fn element(what: &str, bytes: &[u8], primes: &[&Prime], degree: usize, form: u64) -> Result<Rows> {
+    let packed = packed(what, bytes, degree, form)?;
     let sizes: Vec<usize> = primes.iter().map(|p| p.modulus().serialization_length(degree)).collect();
-    if is != form || length != degree as u64 || packed.len() != sizes.iter().sum::<usize>() {
+    if packed.len() != sizes.iter().sum::<usize>() {
         return Err(malformed(what));
     }
     let ends = sizes.iter().scan(0, |end, size| {
@@ -254,14 +260,17 @@ impl Ring {
 }
 
 /// Rewrites a ciphertext's bytes for parameters that have the ciphertext's primes only. Fails unless `gone` primes have
-/// been dropped.
-pub fn alone(what: &str, bytes: &[u8], gone: usize) -> Result<Vec<u8>> {
+/// been dropped, and each element has the form and the `degree` of an aggregate: fhe.rs accepts any form and panics when
+/// it decrypts another one.
+pub fn alone(what: &str, bytes: &[u8], gone: usize, degree: usize) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let (mut elements, mut found) = (0, 0);
     for (field, value) in fields(what, bytes)? {
         match field {
             1 => {
-                put_bytes(&mut out, 1, value.bytes(what)?);
+                let element = value.bytes(what)?;
+                packed(what, element, degree, TRANSFORMED)?;
+                put_bytes(&mut out, 1, element);
                 elements += 1;
             }
             3 => found = value.number(what)?,
