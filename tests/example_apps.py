@@ -38,7 +38,7 @@ SAVED = {
     "quickstart-pytorch": "final_model.pt",
     "advanced-pytorch": "final_model.pt",
     "fl-tabular": "final_model.pt",
-    "federated-variational-autoencoder": "final_model.pt",
+    "pytorch-federated-variational-autoencoder": "final_model.pt",
     "federated-analytics": "aggregated_stats.json",
     "quickstart-pandas": "histograms.json",
     "xgboost-quickstart": "final_model.json",

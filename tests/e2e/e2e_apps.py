@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from deployment_harness import BIN, Federation
@@ -29,6 +30,7 @@ from example_apps import (
     skip_without_modules,
     statistics_of,
 )
+from fedcipher.guard.jail import walls
 from guarded import Guarded, rules_for
 
 ROUNDS = 3
@@ -44,6 +46,8 @@ def federations(tmp_path_factory):
     def federation(way):
         kind = Guarded if way == "guard" else Federation
         if kind not in made:
+            if kind is Guarded and (failed := [wall.name for wall in walls() if not wall.holds]):
+                pytest.skip(f"no guard starts here, because walls do not hold: {failed}")
             made[kind] = kind(tmp_path_factory.mktemp(kind.__name__.lower()), CLIENTS)
         return made[kind]
 
@@ -63,7 +67,7 @@ def in_the_clear(federations, tmp_path_factory):
             folder, federation = tmp_path_factory.mktemp("clear"), federations("clear")
             said, seconds = run(federation, APPS / name / "plain", config_of(name))
             assert (federation.outputs / SAVED[name]).exists(), said + federation.logs()
-            made[name] = shutil.move(federation.outputs / SAVED[name], folder), seconds
+            made[name] = Path(shutil.move(federation.outputs / SAVED[name], folder)), seconds
         return made[name]
 
     return saved_by
