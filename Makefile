@@ -242,7 +242,7 @@ e2e: build ## campaign: run clusters with engines and kill every kind of process
 	$(BIN)/python research/benches/faults.py
 
 # Runs Flower's example apps against SuperLinks: in the clear, encrypted, and behind guards. The models must be equal.
-# Installs PyTorch, which takes five gigabytes, because its wheel needs the libraries of a GPU to start. Takes half an hour.
+# Installs PyTorch, which takes five gigabytes, because its wheel needs the libraries of a GPU to start. Takes an hour or two.
 e2e-apps: build ## campaign: run Flower's example apps in the clear, encrypted and guarded, and compare the models
 	$(INSTALL) torch pandas xgboost-cpu
 	$(BIN)/python -m pytest -s tests/e2e/e2e_apps.py
