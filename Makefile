@@ -241,13 +241,16 @@ e2e: build ## campaign: run clusters with engines and kill every kind of process
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rP tests/e2e/e2e.py
 	$(BIN)/python research/benches/faults.py
 
-# Runs Flower's example apps against a SuperLink, with and without encryption. The models must be equal. Takes minutes.
-e2e-apps: build ## campaign: run Flower's example apps in the clear and encrypted, and compare the models
-	$(INSTALL) xgboost-cpu
-	$(BIN)/python -m pytest tests/e2e/e2e_apps.py
+# Runs Flower's example apps against SuperLinks: in the clear, encrypted, and behind guards. The models must be equal.
+# Installs PyTorch, which takes five gigabytes, because its wheel needs the libraries of a GPU to start. Takes an hour or two.
+e2e-apps: build ## campaign: run Flower's example apps in the clear, encrypted and guarded, and compare the models
+	$(INSTALL) torch pandas xgboost-cpu
+	$(BIN)/python -m pytest -s tests/e2e/e2e_apps.py
 
-# Runs unchanged and hostile client apps on guarded SuperNodes, and kills guards at each step. Takes half an hour.
+# Runs unchanged and hostile client apps on guarded SuperNodes, and kills guards at each step. Installs PyTorch, which
+# takes five gigabytes. Takes half an hour.
 e2e-guard: build ## campaign: run unchanged and hostile apps behind guards, and kill guards at each step
+	$(INSTALL) torch
 	$(BIN)/python -m pytest -s tests/e2e/e2e_no_run.py tests/e2e/e2e_guard.py
 
 # Runs `oneshot` on a SuperLink, with lost uploads and killed members. Takes minutes.

@@ -19,7 +19,7 @@ def free_port():
 
 
 def wait_for(port, process, log):
-    for _ in range(300):
+    for _ in range(1200):
         if process.poll() is not None:
             break
         with socket.socket() as probe:

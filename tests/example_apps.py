@@ -11,6 +11,7 @@ from pathlib import Path
 
 import joblib
 import numpy as np
+import pytest
 import tomli
 from fedcipher import Codec, cli
 from fedcipher.adapters.flower import SecureStrategy
@@ -34,29 +35,52 @@ SAVED = {
     "quickstart-sklearn": "logreg_model.pkl",
     "quickstart-jax": "final_model.npz",
     "custom-mods": "final_model.npz",
+    "quickstart-pytorch": "final_model.pt",
+    "advanced-pytorch": "final_model.pt",
+    "fl-tabular": "final_model.pt",
+    "pytorch-federated-variational-autoencoder": "final_model.pt",
     "federated-analytics": "aggregated_stats.json",
+    "quickstart-pandas": "histograms.json",
     "xgboost-quickstart": "final_model.json",
 }
+MODELS = [name for name, saved in SAVED.items() if not saved.endswith(".json")]
+STATISTICS = ["federated-analytics", "quickstart-pandas"]
 # quickstart-numpy adds numbers of up to 1, whatever the round before did: the range is known, so it is given.
-# custom-mods trains on 200, 400 and 600 examples.
+# The updates of quickstart-pytorch grow threefold in each of the first rounds, beyond ranges that follow them.
+# custom-mods trains on 200, 400 and 600 examples, advanced-pytorch on 575, 495 and 367.
 KEYGEN = {
     "quickstart-numpy": ["--equal", "--clip", "1"],
+    "quickstart-pytorch": ["--equal", "--clip", "0.5"],
     "custom-mods": ["--examples", "600"],
+    "advanced-pytorch": ["--examples", "575"],
 }
+NEEDS = {
+    **{name: "torch" for name, saved in SAVED.items() if saved.endswith(".pt")},
+    "quickstart-pandas": "pandas",
+    "xgboost-quickstart": "xgboost",
+}
+"""Modules that only `make e2e-apps` installs."""
 
 
-def encrypted(name, folder):
-    """A copy of the app with the documented lines changed."""
-    app = Path(folder) / f"{name}-encrypted"
-    shutil.copytree(APPS / name / "plain", app)
+def skip_without_modules(name):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed (make e2e-apps installs it)")
+
+
+def encrypted(name, folder, *, mod=True):
+    """A copy of the app with the documented lines changed; without ``mod`` those of the server alone, for guards."""
+    app = Path(folder) / f"{name}-{'encrypted' if mod else 'guarded'}"
+    shutil.copytree(APPS / name / "plain", app, ignore=shutil.ignore_patterns("__pycache__"))
     patch = (APPS / name / "fedcipher.patch").read_text()
-    subprocess.run(["git", "apply", "-p1", "-"], input=patch, text=True, check=True, cwd=app)
+    left_out = [] if mod else ["--exclude=*/client_app.py"]
+    subprocess.run(["git", "apply", "-p1", *left_out, "-"], input=patch, text=True, check=True, cwd=app)
     return app
 
 
 def keys_for(name, folder, scheme=DEFAULT_SCHEME):
     keys = Path(folder) / f"keys-{name}"
-    arguments = ["--scheme", scheme, "--bits", str(BITS), *COHORT, *KEYGEN.get(name, ["--equal"])]
+    committee = ["--set", f"members={CLIENTS}"] if scheme == "oneshot" else []
+    arguments = ["--scheme", scheme, *committee, "--bits", str(BITS), *COHORT, *KEYGEN.get(name, ["--equal"])]
     assert cli.main(["keygen", *arguments, "--out", str(keys)]) == 0
     return keys
 
@@ -71,6 +95,10 @@ def settings(name, keys, folder):
 
 def arrays_of(path):
     """The model in a file that an app has saved."""
+    if path.suffix == ".pt":
+        import torch
+
+        return {name: values.numpy() for name, values in torch.load(path).items()}
     if path.suffix == ".pkl":
         model = joblib.load(path)
         return {"coef_": model.coef_, "intercept_": model.intercept_}
@@ -86,7 +114,9 @@ def coarsest_step(model):
 
 
 def assert_equal_models(got, want, rounds, first=None):
-    """Each round's mean is off by a step and a half at most, and training at most doubles what it begins with.
+    """The largest difference of two models, within what rounding makes of them.
+
+    Each round's mean is off by a step and a half at most, and training at most doubles what it begins with.
 
     Where clients count their examples, an update is rounded at random, by a step at most; the sum of weights is half
     of what it would be if all had the largest, so that three clients are off by a step and a half. Training grows that:
@@ -99,6 +129,7 @@ def assert_equal_models(got, want, rounds, first=None):
         mine = got[name]
         assert mine.shape == theirs.shape and mine.dtype == theirs.dtype, name
         np.testing.assert_allclose(mine, theirs, atol=most, rtol=0, err_msg=name)
+    return max(float(np.abs(got[name] - theirs).max()) for name, theirs in want.items())
 
 
 def assert_equal_statistics(got, want):

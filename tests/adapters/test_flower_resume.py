@@ -25,7 +25,7 @@ from fedcipher.federation.server import journal, run_folder
 from fedcipher.federation.server.model import ServerModel
 from fedcipher.schemes import scheme_class
 from flower_harness import LocalGrid, initial, make_app, record
-from flwr.app import MetricRecord
+from flwr.app import ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from places import IMPORTED
 from scheme_lists import hides, one_of_each_kind_of_key, schemes_and_params, ways_to_open, works
@@ -186,6 +186,36 @@ def test_a_server_that_opens_sums_goes_on_to_the_bit(tmp_path, rng, inner):
         for a, b in zip(got, want, strict=True):
             np.testing.assert_array_equal(a, b)
     assert ended > 4
+
+
+class Halving(FedAvg):
+    """Changes a setting for all later rounds, in the record that Flower gives to each round."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        if server_round == 2:
+            config["lr"] = config["lr"] / 2
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+@pytest.mark.parametrize("killed", [0, 2, 3, 4])
+def test_a_setting_that_a_strategy_changes_for_later_rounds_stays_changed(tmp_path, rng, killed):
+    """Also where another process goes on after ``killed`` - 1 rounds."""
+    here, told = Federation(tmp_path, rng), []
+
+    def run():
+        strategy, sent = here.server(Halving), here.grid.sent
+        try:
+            strategy.start(here.grid, record(initial()), num_rounds=ROUNDS, train_config=ConfigRecord({"lr": 1.0}))
+        finally:
+            told.extend(content["config"] for _, content in sent if "lr" in content.get("config", {}))
+
+    if killed:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            die_in_round(patch, killed)
+            run()
+    run()
+    rates = {(config["server-round"], config["lr"]) for config in told}
+    assert rates == {(1, 1.0), *((index, 0.5) for index in range(2, ROUNDS + 1))}
 
 
 def test_what_a_strategy_keeps_is_kept_and_what_cannot_be_is_named(tmp_path, rng, caplog):

@@ -4,7 +4,6 @@ A SuperLink, three SuperNodes and three guards. The client app is an ordinary on
 It takes minutes, so it is not part of the suite.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -12,23 +11,17 @@ import signal
 import time
 from pathlib import Path
 
+import example_apps
 import fedcipher
 import numpy as np
 import pytest
 from deployment_harness import Federation, processes
 from fedcipher import cli, keys
-from flwr.cli.build import build_fab_from_disk
-from guarded import Guarded
+from guarded import Guarded, rules_for
 from places import TESTS
 
 APP = TESTS / "e2e" / "guarded_app"
 CLIENTS, ROUNDS = 3, 3
-LISTED = '{"fedcipher_guard": 1, "apps": ["PACKAGE"], "run_settings": ["*"], "people_agree": false, MORE}'
-
-
-def package_of(app):
-    """The SHA-256 of the app's package, as Flower builds it."""
-    return hashlib.sha256(build_fab_from_disk(app)).hexdigest()
 
 
 def keys_of(scheme, folder):
@@ -105,31 +98,87 @@ def test_an_unchanged_client_app_trains_on_guarded_nodes_after_people_agree(home
         federation.stop()
 
 
+def targets_of(federation, outside):
+    """What `hostile.reach` tries to reach of a site: its SuperNode, its key, its guard, and files beside the app."""
+    return [
+        *(f"connect={address}" for address, _ in federation.nodes),
+        *(f"read={path}" for path in (federation.nodes[0][1], federation.key(0), federation.home(0) / "guard")),
+        *(f"read=/proc/{guard.pid}/{name}" for guard in federation.guards for name in ("environ", "cmdline")),
+        *(f"write={path}" for path in (outside, federation.key(1), "/proc/self/oom_score_adj", "/dev/shm/../x")),
+    ]
+
+
+def assert_reached_nothing(site, least, outside):
+    """At least so many tries are in the log of a ``site``, and none of them got anything."""
+    tries = re.findall(r"TRY (.*)", site)
+    assert len(tries) >= least, site[-3000:]
+    # A private /tmp takes files, and loses them with the app.
+    assert [line for line in tries if ": refused" not in line and not line.startswith("write /tmp")] == []
+    assert not outside.exists() and not processes("hostile-child")
+
+
 def test_a_hostile_app_reaches_nothing_and_tells_nobody(home):
     made = keys_of("bfv", home / "keys")
-    rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"app_seconds": 20')
+    rules = rules_for(APP, app_seconds=20)
     federation = Guarded(home, CLIENTS, made, rules)
     try:
         outside = Path("/tmp") / f"fedcipher-hostile-{os.getpid()}"
-        targets = [
-            *(f"connect={address}" for address, _ in federation.nodes),
-            *(f"read={path}" for path in (federation.nodes[0][1], federation.key(0), federation.home(0) / "guard")),
-            *(f"read=/proc/{guard.pid}/{name}" for guard in federation.guards for name in ("environ", "cmdline")),
-            *(f"write={path}" for path in (outside, federation.key(1), "/proc/self/oom_score_adj", "/dev/shm/../x")),
-        ]
+        targets = targets_of(federation, outside)
         config = config_of(home, made, mode="hostile", targets="|".join(targets), **{"num-server-rounds": 5})
         said = federation.run(APP, config, timeout=500)
         site = "".join(federation.guard_log(k) for k in range(CLIENTS))
-        tries = re.findall(r"TRY (.*)", site)
-        assert len(tries) >= CLIENTS * 4 * (len(targets) + 4), site[-3000:]
-        # A private /tmp takes files, and loses them with the app.
-        assert [line for line in tries if ": refused" not in line and not line.startswith("write /tmp")] == []
-        assert not outside.exists() and not processes("hostile-child")
+        assert_reached_nothing(site, CLIENTS * 4 * (len(targets) + 4), outside)
         elsewhere = said + "".join(path.read_text() for path in federation.folder.glob("flower-*.log"))
         assert "4711" not in elsewhere and "diagnosis" not in elsewhere
         assert "patient 4711" in site
         # Each failure is a frame that counts nothing, so every round has three frames.
         assert said.count(": sum of 3 encrypted updates") == 5, said
+    finally:
+        federation.stop()
+
+
+READING = """
+
+from pytorchexample import hostile
+
+_read = load_data
+
+
+def load_data(*given):
+    with open({data!r}) as file:
+        hostile.reach(file.read().split())
+    return _read(*given)
+"""
+
+
+def test_quickstart_pytorch_trains_under_oneshot_and_its_process_reaches_nothing_else(home, monkeypatch):
+    """Its client is as in the clear but for `load_data`, which first tries to reach what it must not."""
+    name = "quickstart-pytorch"
+    example_apps.skip_without_modules(name)
+    example_apps.run(example_apps.APPS / name / "plain", home / "clear", monkeypatch)
+    made, app = example_apps.keys_for(name, home, "oneshot"), example_apps.encrypted(name, home, mod=False)
+    data = home / "data"
+    data.mkdir()
+    shutil.copy(APP / "guarded_app" / "hostile.py", app / "pytorchexample")
+    with (app / "pytorchexample" / "task.py").open("a") as file:
+        file.write(READING.format(data=str(data / "targets")))
+    federation = Guarded(home, CLIENTS)
+    try:
+        federation.restart_guards(made, rules_for(app, data=[str(data)]))
+        outside = Path("/tmp") / f"fedcipher-hostile-{os.getpid()}"
+        targets = targets_of(federation, outside)
+        (data / "targets").write_text("\n".join(targets))
+        config = example_apps.settings(name, made, home)
+        began = time.monotonic()
+        said = federation.run(app, " ".join(f"{k}={v!r}" for k, v in config.items()))
+        assert said.count(": sum of 3 encrypted updates") == ROUNDS, said + federation.logs()
+        site = "".join(federation.guard_log(k) for k in range(CLIENTS))
+        # Each client trains in each round, and half of the clients evaluate.
+        assert_reached_nothing(site, CLIENTS * ROUNDS * (len(targets) + 4), outside)
+        saved = example_apps.SAVED[name]
+        got, want = (example_apps.arrays_of(folder / saved) for folder in (federation.outputs, home / "clear"))
+        most = example_apps.assert_equal_models(got, want, ROUNDS)
+        print(f"{name} under oneshot differs by {most:.1e} after {time.monotonic() - began:.0f} s")
     finally:
         federation.stop()
 
@@ -176,7 +225,7 @@ sys.exit(cli.main(sys.argv[4:]))
 def test_a_guard_that_is_killed_costs_a_round_at_most(home, place, when, consent):
     """``consent``: the first message asks for consent, otherwise for training."""
     made = keys_of("bfv", home / "keys")
-    rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"app_seconds": 60')
+    rules = rules_for(APP, app_seconds=60)
     federation = Guarded(home, CLIENTS, made, rules)
     try:
         victim = federation.guards[0]
@@ -207,7 +256,7 @@ def peak_mib(process):
 def test_a_guards_memory_stays_below_eight_models(home, scheme):
     size = 10_000_000
     made = keys_of(scheme, home / "keys")
-    rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"app_seconds": 300')
+    rules = rules_for(APP, app_seconds=300)
     federation = Guarded(home, CLIENTS, made, rules)
     try:
         before = peak_mib(federation.guards[0])
@@ -226,7 +275,7 @@ def test_a_guarded_round_beside_the_same_app_with_the_mod(home):
     seconds = {"guard": [], "mod": []}
     # A key belongs to the state folder of its first use.
     made = {kind: keys_of("bfv", home / f"keys-{kind}") for kind in seconds}
-    rules = LISTED.replace("PACKAGE", package_of(APP)).replace("MORE", '"answer_every": 0.0')
+    rules = rules_for(APP, answer_every=0.0)
     with_mod = home / "guarded-mod"
     shutil.copytree(APP, with_mod)
     client = with_mod / "guarded_app" / "client_app.py"

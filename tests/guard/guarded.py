@@ -1,5 +1,7 @@
 """A real federation whose SuperNodes are guarded: SuperLink, SuperNodes and guards are processes of this machine."""
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -7,13 +9,25 @@ import time
 from pathlib import Path
 
 from deployment_harness import BIN, Federation, free_port, wait_for
+from flwr.cli.build import build_fab_from_disk
+
+
+def package_of(app):
+    """The SHA-256 of the app's package, as Flower builds it."""
+    return hashlib.sha256(build_fab_from_disk(app)).hexdigest()
+
+
+def rules_for(app, **more):
+    """The text of a site's rules that let the folder ``app`` run with any settings, without people."""
+    listed = {"apps": [package_of(app)], "run_settings": ["*"], "people_agree": False}
+    return json.dumps({"fedcipher_guard": 1, **listed, **more})
 
 
 class Guarded(Federation):
-    """``keys``: the folder of the clients' keys. ``guards`` are the guards' processes, one a SuperNode."""
+    """``keys``: the folder of the clients' keys; None: no guard yet. ``guards`` are the processes, one a SuperNode."""
 
-    def __init__(self, folder, clients, keys, rules=""):
-        self.keys, self.rules, self.guards, self.nodes = Path(keys), rules, [], []
+    def __init__(self, folder, clients, keys=None, rules=""):
+        self.keys, self.rules, self.guards, self.nodes = keys and Path(keys), rules, [], []
         super().__init__(folder, clients)
 
     def start_nodes(self, superlink):
@@ -29,7 +43,17 @@ class Guarded(Federation):
             )
             wait_for(port, node, log)
             self.nodes.append((f"127.0.0.1:{port}", secret))
-            self.guards.append(self.start_guard(k))
+            if self.keys:
+                self.guards.append(self.start_guard(k))
+
+    def restart_guards(self, keys, rules):
+        """Let guards with other keys and rules take the place of those that run."""
+        for guard in self.guards:
+            guard.terminate()
+        for guard in self.guards:
+            guard.wait(60)
+        self.keys, self.rules = Path(keys), rules
+        self.guards = [self.start_guard(k) for k in range(self.clients)]
 
     def start_guard(self, k, program=()):
         address, secret = self.nodes[k]

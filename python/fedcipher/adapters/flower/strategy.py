@@ -167,9 +167,8 @@ class SecureStrategy(Strategy):
             self._begin(initial_arrays)
             before, left = len(run.rounds), max(num_rounds - run.done, 0)
             run.warn_of_budget(num_rounds)
-            result = super().start(
-                streaming, self._expected[-1], left, timeout, train_config, evaluate_config, evaluate
-            )
+            train, test = (self._wrapped.config_after(part, run.done, config) for part, config in given.items())
+            result = super().start(streaming, self._expected[-1], left, timeout, train, test, evaluate)
             run.note_late()
         finally:
             run.close()

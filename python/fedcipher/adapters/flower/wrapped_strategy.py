@@ -62,6 +62,7 @@ class WrappedStrategy:
         """The optimiser whose step the clients apply to a mean; set by `plan`."""
         self.state = StrategyState(strategy, _arrays_of, model_record)
         """The state that the strategy keeps between rounds."""
+        self._configs: dict[tuple[Purpose, int], dict[str, Any]] = {}
 
     @property
     def name(self) -> str:
@@ -78,13 +79,16 @@ class WrappedStrategy:
         self._check_class()
         check = mean_check(self.strategy, self._weighted_by)
         self.state = StrategyState(self.strategy, _arrays_of, model_record)
+        # Flower gives each round the same record. A strategy may change a setting in it for all later rounds.
+        held = {purpose: ConfigRecord(dict(config)) for purpose, config in configs.items()}
         with quiet("flwr"):
             asked = copy_of(self.strategy)
 
             def configure(purpose: Purpose, index: int) -> list[messages.Message]:
                 nodes = made_up_nodes(self.strategy)
                 try:
-                    sampled = _configured(asked, purpose, index, shown, ConfigRecord(dict(configs[purpose])), nodes)
+                    sampled = _configured(asked, purpose, index, shown, held[purpose], nodes)
+                    self._configs[purpose, index] = dict(held[purpose])
                 except Exception as error:
                     raise StrategyError(
                         f"{self.name} cannot configure round {index} in advance: {type(error).__name__}: {error}. The "
@@ -101,6 +105,11 @@ class WrappedStrategy:
         if planned.trains:
             self._check_mean(check)
         return replace(planned, optimiser=self.optimiser, weighted_by=self._weighted_by)
+
+    def config_after(self, purpose: Purpose, rounds: int, given: ConfigRecord | None) -> ConfigRecord | None:
+        """The configuration that the plan has after ``rounds`` rounds, for a run that goes on, or else ``given``."""
+        held = self._configs.get((purpose, rounds))
+        return given if held is None else ConfigRecord(held)
 
     def _check_class(self) -> None:
         cls = type(self.strategy)

@@ -15,13 +15,7 @@ PATIENT = "patient 4711 has diagnosis X"
 
 def attack(server_round, context, content, metrics):
     """Try to get out, then answer in a way that says something, another one in each round."""
-    for target in filter(None, context.run_config["targets"].split("|")):
-        kind, _, where = target.partition("=")
-        tried(f"{kind} {where}", {"connect": connect, "read": read, "write": write}[kind], where)
-    tried("udp", udp)
-    tried("processes", processes)
-    tried("child", child)
-    tried("token", token)
+    reach(filter(None, context.run_config["targets"].split("|")))
     if server_round == 1:
         raise ValueError(PATIENT)
     if server_round == 2:
@@ -33,6 +27,15 @@ def attack(server_round, context, content, metrics):
         os._exit(47)
     if server_round == 4:
         time.sleep(3600)
+
+
+def reach(targets):
+    """Try to reach each target, as ``connect=``, ``read=`` or ``write=`` and where, and what any app can name."""
+    for target in targets:
+        kind, _, where = target.partition("=")
+        tried(f"{kind} {where}", {"connect": connect, "read": read, "write": write}[kind], where)
+    for work in (udp, processes, child, token):
+        tried(work.__name__, work)
 
 
 def tried(name, work, *given):

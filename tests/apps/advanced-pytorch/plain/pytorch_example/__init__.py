@@ -1,0 +1,1 @@
+"""A Flower app on PyTorch with a strategy and client state of its own."""
