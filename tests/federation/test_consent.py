@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from fedcipher import keys
 from fedcipher.errors import CharterError, StrategyError
+from fedcipher.federation.answers import Answer
 from fedcipher.federation.app_inputs import digest_of_context
 from fedcipher.federation.client.app_result import AppResult
 from fedcipher.federation.client.key_holder import key_holder_of
@@ -13,8 +14,10 @@ from fedcipher.federation.messages import CONFIG, CONSENT, Config, Message
 from fedcipher.federation.refusal import refused
 from fedcipher.federation.server import consent
 from fedcipher.federation.server.link import reply_from
+from fedcipher.federation.server.query_sum import QueryRun
 from fedcipher.federation.server.run import ServerRun
 from fedcipher.federation.server.setup import RunSetup
+from fedcipher.keys.provider import server_keys
 
 CLIENTS = 4
 
@@ -39,11 +42,11 @@ class Site:
 
     def answer(self, message):
         try:
-            opened = self.session.open(message)
+            opened = self.session.open(message, queries_too=True)
             if isinstance(opened, Work):
                 with opened as work:
                     self.computed += 1
-                    opened = self.session.seal(message, work, AppResult([x + 1 for x in work.arrays]))
+                    opened = self.session.seal(message, work, AppResult([x + 1 for x in work.arrays], {"n": 2.0}))
             return opened
         except Exception as error:
             return refused(message, error)
@@ -119,6 +122,21 @@ def test_too_few_consents_end_the_run_in_words(begun, state):
     with pytest.raises(StrategyError, match=r"2 of 4 sites have agreed .* nodes \[2, 3\] have not"):
         run.run_round(1, link, link.nodes())
     assert not any(site.computed for site in link.sites)
+
+
+def test_a_site_that_refuses_is_asked_three_times(begun):
+    run, link = begun([1, 1, 6, -1], consent_timeout=30)
+    run.run_round(1, link, link.nodes())
+    asked = [message.node for message in link.asked if CONSENT in message.content]
+    assert asked.count(3) == 3 and asked.count(2) == 6
+
+
+def test_a_query_needs_the_consent_of_people_too(begun, tmp_path):
+    _, link = begun([1, 1, 1, None])
+    answers = Answer.all_of(["n"], "answers", resolution=1.0, largest=10.0, how="sum")
+    query = QueryRun(server_keys(tmp_path / "keys"), {"app": Config({"about": "n"})}, answers, "query")
+    assert query.run(link, None, 30.0, 30.0).open(tmp_path / "keys" / "client-0.key") == {"n": 6}
+    assert [site.computed for site in link.sites] == [1, 1, 1, 0]
 
 
 def test_without_the_question_a_waiting_site_computes_nothing_and_the_server_says_why(begun):
