@@ -19,6 +19,8 @@ def home(tmp_path, monkeypatch):
 
 
 def shown(capsys, *command):
+    # What a run before has shown is not the command's.
+    capsys.readouterr()
     assert cli.main(list(map(str, command))) == 0
     return capsys.readouterr().out
 

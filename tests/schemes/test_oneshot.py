@@ -19,6 +19,7 @@ import wire_tools
 import xwing_reference
 from fedcipher import _native, cli, errors, keys
 from fedcipher.adapters.flower import SecureStrategy, client_mod, open_run
+from fedcipher.adapters.flower.no_run import is_refusal
 from fedcipher.federation import messages as protocol
 from fedcipher.federation.server import committee
 from fedcipher.federation.server import polling as replies
@@ -160,7 +161,7 @@ def test_a_member_answers_nothing_but_requests(tmp_path, rng, caplog):
         {"arrays": record(initial())},
     ):
         reply = federation.grid.app(query(content), context)
-        assert reply.has_error(), content
+        assert is_refusal(reply), content
     reply = federation.grid.app(query({"fedcipher.committee": ConfigRecord({"who": 1})}), context)
     told = dict(reply.content["fedcipher.committee"])
     assert told.pop("party") == 0 and set(told) == {"prekey"}

@@ -18,7 +18,12 @@ VARIANTS = NAMES | {variant.name for variant in every_scheme()}
 FIGURES = "each name has figures or parameters of its own; a scheme without any takes what all others take"
 NAMED = "about these schemes and no others"
 MINUTES = "minutes each: one scheme of each kind, of a key, of masks and of a committee"
+KINDS = "eight adapters each: one scheme of each kind"
 ALLOWED = {
+    "tests/adapters/test_conformance.py: test_all_parties_end_with_the_mean_of_the_clients": KINDS,
+    "tests/adapters/test_conformance.py: test_a_lie_of_the_server_gets_the_constant_refusal_and_the_run_goes_on": KINDS,
+    "tests/adapters/test_conformance.py: test_whatever_an_app_does_a_frame_of_one_size_leaves_and_nothing_else": KINDS,
+    "tests/adapters/test_conformance.py: test_a_client_that_drops_out_of_a_round_is_left_out_and_comes_back": KINDS,
     "tests/e2e/e2e_declearn.py: KEYGEN": MINUTES,
     "tests/e2e/e2e_guard.py: test_an_unchanged_client_app_trains_on_guarded_nodes_after_people_agree": MINUTES,
     "tests/e2e/e2e_guard.py: test_a_guards_memory_stays_below_eight_models": MINUTES,
