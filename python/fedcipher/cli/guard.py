@@ -51,8 +51,8 @@ def add_guard(parser: Parser) -> None:
     for part in (approve, deny):
         part.add_argument("request", help="the beginning of the request's name in `fedcipher guard list`")
     parser.examples += [*check.examples, *run.examples, *listed.examples, *approve.examples]
-    works = ((run, _run), (check, _check), (listed, _list), (approve, _approve), (deny, _deny), (rules, _rules))
-    app.set_defaults(run=_app)
+    deciding = ((listed, _list), (approve, _approve), (deny, _deny), (rules, _rules))
+    works = ((run, _run), (check, _check), (app, _app), *deciding)
     for part, work in works:
         part.set_defaults(run=work)
 
