@@ -159,25 +159,17 @@ def flowers(message, node):
 
 def federations(reply, message_type):
     """Flower's reply as one of the federation, whose refusals have a record."""
-    from fedcipher.adapters.flower.no_run import is_refusal
     from fedcipher.adapters.flower.records import content_of, reply_of
+    from fedcipher.federation.refusal import TEXT
+    from flower_harness import reference_of
 
-    if is_refusal(reply) and not reply.has_error():
-        return Message(0, message_type, {REFUSED: Config({"text": text_of_arrays(reply)})})
     if not reply.has_error():
+        in_arrays = reference_of(reply)
+        if in_arrays is not None:
+            return Message(0, message_type, {REFUSED: Config({"text": f"{TEXT}{in_arrays}"})})
         return Message(0, message_type, content_of(reply.content))
     found: Reply = reply_of(reply, 0)
     return Message(0, message_type, {REFUSED: Config({"text": found.error})})
-
-
-def text_of_arrays(reply):
-    """The text of a refusal of training outside of a run, which is in arrays of the message's names."""
-    metrics = [dict(record) for record in reply.content.metric_records.values()]
-    heads = {array.data for record in reply.content.array_records.values() for array in record.values()}
-    assert not reply.content.config_records and [list(found) for found in metrics] == [["num-examples"]]
-    assert np.isnan(metrics[0]["num-examples"]) and len(heads) == 1
-    # NumPy's format: six bytes of name, two of version, four of length.
-    return heads.pop()[12:].decode()
 
 
 def flowers_reply(reply, message):
