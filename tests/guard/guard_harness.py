@@ -89,7 +89,12 @@ class GuardedApp:
         return self.guards[client]._reply_to(task_of(message, context, self.fab))
 
     def _start(self, arguments, environment, folder):
-        return AppThread(self.app, Path(arguments[arguments.index("--token-file") + 1]).read_text())
+        return AppThread(self.app, token_in(arguments))
+
+
+def token_in(arguments):
+    """The token in the file that the command line of an app names."""
+    return Path(arguments[arguments.index("--token-file") + 1]).read_text()
 
 
 def task_of(message, context, fab):

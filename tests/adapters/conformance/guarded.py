@@ -1,16 +1,10 @@
 """The guard: its own loop over a SuperNode's tasks, and an app that has the guard's socket and nothing else."""
 
-import hashlib
-import io
 import queue
-import socket
 import threading
 from contextlib import nullcontext
-from pathlib import Path
 
 from conformance.flower import Mod, federations, flowers
-
-PACKAGE = hashlib.sha256(b"package").hexdigest()
 
 
 class Guarded(Mod):
@@ -27,17 +21,16 @@ class Guarded(Mod):
         return self.plain_app(client)
 
     def restart(self, client):
-        from fedcipher.guard.policy import AppRules
         from fedcipher.guard.worker import Guard
+        from guard_harness import RULES, AppThread, token_in
 
         super().restart(client)
         if client in self._nodes:
             self._nodes[client].end()
         folder = self.cohort.folder.parent / f"guard-{client}"
-        rules = AppRules(apps=(PACKAGE,), run_settings=("*",), people_agree=False, answer_every=0.0)
         node = self._nodes[client] = _SuperNode(client)
         own = {"fedcipher-key": str(self.cohort.key(client))}
-        guard = Guard(node, own, folder, rules, lambda *given: _App(self._apps[client], *given))
+        guard = Guard(node, own, folder, RULES, lambda words, *_: AppThread(self._apps[client], token_in(words)))
         node.guard(guard)
 
     def tell(self, client, message):
@@ -90,23 +83,12 @@ class _Task:
     has_message = True
 
     def __init__(self, message, client):
-        from fedcipher.guard.consent import AppOfRun
-        from fedcipher.guard.supernode import TaskInput
         from flwr.app import Context, RecordDict
-        from flwr.common.serde import context_to_proto
         from flwr.proto.fab_pb2 import Fab
-        from flwr.proto.run_pb2 import Run
-        from flwr.proto.runtime_pb2 import PullTaskInputResponse
+        from guard_harness import PACKAGE, task_of
 
         context = Context(1, 1000 + client, {"partition-id": client}, RecordDict(), {})
-        received = PullTaskInputResponse(
-            context=context_to_proto(context),
-            run=Run(run_id=1, fab_id="us/app", fab_version="1.0", fab_hash=PACKAGE),
-            fab=Fab(hash_str=PACKAGE, content=b"package"),
-            task_id=1,
-        )
-        app = AppOfRun(PACKAGE, "us/app 1.0", {}, {})
-        self.head, self._input = message, TaskInput(context, message, app, received, "us.app.1.0")
+        self.head, self._input = message, task_of(message, context, Fab(hash_str=PACKAGE, content=b"package"))
         self.reply, self.replied = None, threading.Event()
 
     def kept_alive(self):
@@ -124,45 +106,3 @@ class _Task:
     def close(self):
         # A guard that fails has not answered.
         self.replied.set()
-
-
-class _App:
-    """An app's process, in a thread: Flower's own calls, over the guard's socket."""
-
-    def __init__(self, app, arguments, environment, folder):
-        self._app = app
-        self._token = Path(arguments[arguments.index("--token-file") + 1]).read_text()
-        self.listener, self.output = socket.create_server(("127.0.0.1", 0)), io.BytesIO()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
-
-    def _work(self):
-        from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-        from flwr.supercore.runtime import RuntimeHttpClient
-        from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
-
-        calls = [
-            RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
-            RuntimeTokenHttpInterceptor(self._token),
-        ]
-        address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        client = RuntimeHttpClient.from_server_address(address, True, None, calls)
-        try:
-            message, context, _, _ = pull_task_input(client)
-            push_message(client, self._app(message, context), context)
-            push_task_output(client, context, "completed", "")
-        except Exception:
-            # As a process whose app has raised: it ends without a reply.
-            return
-        finally:
-            client.close()
-
-    def poll(self):
-        return None if self._thread.is_alive() else 0
-
-    def kill(self):
-        self._thread.join(30)
-
-    def close(self):
-        self.listener.close()
-        self.output.close()
